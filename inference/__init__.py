@@ -95,12 +95,11 @@ _HOMES = (
 
 
 def __getattr__(name: str) -> Any:
-    """With the first use of a name, the files that define it are read, and no others."""
-    if name in __all__:
-        for home in _HOMES:
-            module = import_module(f"inference.{home}")
-            if name in module.__all__:
-                return getattr(module, name)
+    """With the first use of a name, files are read until one defines it."""
+    for home in _HOMES if name in __all__ else ():
+        found = vars(import_module(f"inference.{home}")).get(name)
+        if getattr(found, "__module__", "").startswith(f"inference.{home}"):
+            return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

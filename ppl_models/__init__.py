@@ -116,19 +116,18 @@ __all__ = [
 
 # The modules that define these names.
 _HOMES = (
-    "base", "categories", "columns", "compositions", "counts", "cvae", "flow", "inputs", "ivae",
-    "likelihoods", "mfcvae", "mlvae", "networks", "nvae", "priors", "reals", "sparse", "vade",
-    "vlac", "vqvae",
+    "base", "categories", "columns", "compositions", "counts", "cvae", "flow", "given.sparse",
+    "ivae", "likelihood_base", "likelihoods", "mfcvae", "mlvae", "networks", "nvae", "priors",
+    "vade", "vlac", "vqvae",
 )  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    """With the first use of a name, the files that define it are read, and no others."""
-    if name in __all__:
-        for home in _HOMES:
-            module = import_module(f"ppl_models.{home}")
-            if name in module.__all__:
-                return getattr(module, name)
+    """With the first use of a name, files are read until one defines it."""
+    for home in _HOMES if name in __all__ else ():
+        found = vars(import_module(f"ppl_models.{home}")).get(name)
+        if getattr(found, "__module__", "").startswith(f"ppl_models.{home}"):
+            return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

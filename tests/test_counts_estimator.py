@@ -17,7 +17,7 @@ from sklearn.base import clone
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from facetvae.estimators import MultiFacetClustering
-from facetvae.estimators.counts_view import Centred, counts_view, logarithms
+from facetvae.estimators.counts import Centred, counts_view, logarithms
 from facetvae.estimators.facets import number_of_facets
 from lab.benchmarks import sparse_counts, sparse_memory
 from lab.benchmarks.sparse_counts import drawn_counts
@@ -134,7 +134,7 @@ def test_four_clusters_at_equal_distances_are_one_facet() -> None:
     found = number_of_facets((z - z.mean(0)) / z.std(0))
     assert sorted(found.numbers) == [2, 4]
     for label, facet in ((four, 4), (two, 2)):
-        (group,) = [each for each in found.facets if each.tree.hills == facet]
+        (group,) = [each for each in found.facets if each.tree.modes == facet]
         u = ((z - z.mean(0)) / z.std(0) - found.loc) @ found.maps[group.columns].T
         assert adjusted_rand_score(label, group.tree.labels(u, facet)) > 0.95
 

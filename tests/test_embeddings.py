@@ -15,6 +15,7 @@ from sklearn.decomposition import PCA
 from sklearn.metrics import normalized_mutual_info_score
 
 from facetvae.estimators import MultiFacetClustering
+from facetvae.estimators.arrays import Reader
 from facetvae.estimators.embeddings import (
     EmbeddingReader,
     are_embeddings,
@@ -22,7 +23,6 @@ from facetvae.estimators.embeddings import (
     of_length_one,
 )
 from facetvae.estimators.facets import number_of_facets
-from facetvae.estimators.readers import Reader
 from facetvae.estimators.reading import reader_for
 from lab.benchmarks import embeddings as measured
 from lab.protocols.embeddings import drawn_embeddings

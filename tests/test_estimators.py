@@ -41,27 +41,28 @@ from facetvae.estimators import (
     SemiSupervisedClassifier,
     UnstableFacetWarning,
     clustering,
-    convergence,
     starts,
     strategies,
+    training,
 )
+from facetvae.estimators.arrays import View
 from facetvae.estimators.base import SCORE_DRAWS, Chosen
-from facetvae.estimators.convergence import LOOKS, Convergence, StopConverged
-from facetvae.estimators.data import encoding_of
 from facetvae.estimators.defaults import default_plain_network, lengths
+from facetvae.estimators.encoding import encoding_of
 from facetvae.estimators.facets import clusters_in_subspaces
-from facetvae.estimators.linear_maps import set_linear, set_widths, teach
+from facetvae.estimators.linear_maps import fit_networks, set_linear, set_widths
 from facetvae.estimators.strategies import are_pictures, facets_found
-from facetvae.estimators.views import View
+from facetvae.estimators.training import LOOKS, Convergence, StopConverged
 from facetvae.table_rules import outliers
-from facetvae.table_rules.chance import principal_dimensions, rank
-from facetvae.table_rules.counting import FacetCount
-from facetvae.table_rules.noise import (
+from facetvae.table_rules.components import (
     RESIDUAL_SHARE,
     column_noise,
     linear_noise,
+    principal_dimensions,
+    rank,
     residual_scale,
 )
+from facetvae.table_rules.counting import FacetCount
 from facetvae.table_rules.outliers import Outliers
 from facetvae.table_rules.subspaces import Subspaces, independent_subspaces
 from guides import VaDEGuide
@@ -560,7 +561,7 @@ def test_the_state_with_the_best_held_out_bound_is_kept(monkeypatch: pytest.Monk
     runner = short().fit(columns()).runner_
     parameter = next(runner.loss.parameters())
     bounds = iter((-3.0, -2.0, -1.0, -2.5))
-    monkeypatch.setattr(convergence, "elbo", lambda *_: (next(bounds), 0.0))
+    monkeypatch.setattr(training, "elbo", lambda *_: (next(bounds), 0.0))
 
     def trained(held_out: np.ndarray | None) -> tuple[list[float], int]:
         stop, states = StopConverged(runner, held_out), [parameter[0].clone()]
@@ -745,7 +746,7 @@ def test_networks_are_taught_the_maps() -> None:
         )
 
     assert error() > 0.5, "of a variance of 1"
-    teach(guide, Observed(torch.as_tensor(x)), torch.as_tensor(found.sources(x)), 15, chosen)
+    fit_networks(guide, Observed(torch.as_tensor(x)), torch.as_tensor(found.sources(x)), 15, chosen)
     assert error() < 0.05
     assert np.square(guide.reconstruct(x) - x).mean() < 0.2
 

@@ -15,8 +15,7 @@ import pytest
 import torch
 
 from facetvae.estimators import MultiFacetClustering, SemiSupervisedClassifier
-from facetvae.estimators.data import encoding_of
-from facetvae.estimators.exporting import EncodingModule, UnskewedModule
+from facetvae.estimators.encoding import EncodingModule, UnskewedModule, encoding_of
 from facetvae.table_rules.skewness import Unskewed
 from guides import FacetGuide, InverseAutoregressive, MarginalGuide, VaDEGuide
 from inference import export_predictions

@@ -15,9 +15,9 @@ import pytest
 
 from facetvae.describing.columns import columns_of
 from facetvae.estimators import ContentStyleTransformer, MultiFacetClustering
-from facetvae.estimators.frames import is_mixed, read_table
+from facetvae.estimators.arrays import plain_labels
+from facetvae.estimators.frames import frame_reader, is_mixed
 from facetvae.estimators.reading import reader_for
-from facetvae.estimators.tables import plain_labels
 from facetvae.estimators.words import MOST_LEVELS
 from ppl_models import Categorical, Normal, StudentT
 from ppl_models.given.frames import Form, given, native_columns
@@ -88,12 +88,12 @@ KINDS = ["NumPy", "nullable", "Arrow", "Arrow dictionaries", "polars", "PyArrow"
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_table_is_read_the_same_in_every_library(kind: str) -> None:
     frame, usual = tables()[kind], tables()["NumPy"]
-    table, other = read_table(frame, {}), read_table(usual, {})
+    table, other = frame_reader(frame, {}), frame_reader(usual, {})
     assert is_mixed(frame)
-    assert table.chosen() == other.chosen()
-    codes = np.asarray(table.codes(frame))
-    np.testing.assert_array_equal(codes, other.codes(usual))
-    assert dtypes(table.frame(np.nan_to_num(codes))) == dtypes(frame)
+    assert table.settings()["columns"] == other.settings()["columns"]
+    codes = np.asarray(table.numbers(frame))
+    np.testing.assert_array_equal(codes, other.numbers(usual))
+    assert dtypes(table.returned(np.nan_to_num(codes))) == dtypes(frame)
 
 
 @pytest.mark.slow(10)
@@ -119,8 +119,8 @@ def test_a_table_is_the_same_to_a_fit_in_every_library(kind: str) -> None:
     np.testing.assert_array_equal(again.predict(table), found.predict(table))
     assert dtypes(again.sample(2)[0]) == dtypes(table)
     assert isinstance(found.transform(table), pl.DataFrame)
-    asked = read_table(table, {"calls": Normal(), "plan": Categorical()})
-    assert asked.chosen()["calls"].startswith("Normal")
+    asked = frame_reader(table, {"calls": Normal(), "plan": Categorical()})
+    assert asked.settings()["columns"]["calls"].startswith("Normal")
 
 
 def test_a_fit_takes_frames_of_another_library() -> None:
@@ -189,11 +189,11 @@ DICTIONARY = pa.dictionary(pa.int32(), pa.string())
 )
 def test_columns_of_arrow_are_read_and_returned(column: pd.Series, kind: str) -> None:
     frame = pd.DataFrame({"c": column, "k": pd.Series(WORDS)})
-    table = read_table(frame, {})
+    table = frame_reader(frame, {})
     assert is_mixed(frame)
-    assert table.chosen()["c"].startswith(kind)
-    codes = table.codes(frame).to_numpy()
-    pd.testing.assert_frame_equal(table.frame(codes), frame)
+    assert table.settings()["columns"]["c"].startswith(kind)
+    codes = table.numbers(frame).to_numpy()
+    pd.testing.assert_frame_equal(table.returned(codes), frame)
 
 
 DAY = datetime.date(2020, 1, 1)
@@ -250,9 +250,13 @@ DATES = [str(DAY + datetime.timedelta(int(x))) for x in VALUES]
 )
 def test_text_that_is_no_categories_is_refused(words: list[str], message: str) -> None:
     with pytest.raises(ValueError, match=rf"column 'c' h.*{message}") as caught:
-        read_table(by(words), {})
+        frame_reader(by(words), {})
     assert 'columns={"c": Categorical()} if they are categories' in str(caught.value)
-    assert read_table(by(words), {"c": Categorical()}).chosen()["c"].startswith("Categorical")
+    assert (
+        frame_reader(by(words), {"c": Categorical()})
+        .settings()["columns"]["c"]
+        .startswith("Categorical")
+    )
 
 
 @pytest.mark.parametrize(
@@ -271,8 +275,8 @@ def test_text_that_is_no_categories_is_refused(words: list[str], message: str) -
 )
 def test_categories_with_digits_are_categories(form: Any) -> None:
     """Also dates or numbers with units, if there are ten or fewer."""
-    table = read_table(by([form(i) for i in range(N)]), {})
-    assert table.chosen()["c"].startswith("Categorical")
+    table = frame_reader(by([form(i) for i in range(N)]), {})
+    assert table.settings()["columns"]["c"].startswith("Categorical")
 
 
 def test_names_are_told_by_their_number() -> None:
@@ -280,10 +284,13 @@ def test_names_are_told_by_their_number() -> None:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"x": rng.normal(size=6000), "c": [f"n{i % 700}" for i in range(6000)]})
     with pytest.raises(ValueError, match="column 'c' has 700 different strings in 6000 rows"):
-        read_table(frame, {})
-    assert read_table(frame.astype({"c": "category"}), {}).chosen()["c"] == "Categorical(700)"
+        frame_reader(frame, {})
+    assert (
+        frame_reader(frame.astype({"c": "category"}), {}).settings()["columns"]["c"]
+        == "Categorical(700)"
+    )
     few = frame.assign(c=[f"n{i % MOST_LEVELS}" for i in range(6000)])
-    assert read_table(few, {}).chosen()["c"] == f"Categorical({MOST_LEVELS})"
+    assert frame_reader(few, {}).settings()["columns"]["c"] == f"Categorical({MOST_LEVELS})"
 
 
 @pytest.mark.parametrize("numbers", [True, False])
@@ -322,11 +329,11 @@ def test_whole_numbers_that_never_repeat_are_ids(ids: Any, warned: bool, numbers
 )
 def test_a_column_has_one_name(names: Any) -> None:
     frame = by(VALUES)[["x", "c", "town"]].set_axis(names, axis=1)
-    table = read_table(frame, {names[0]: StudentT()})
-    codes = table.codes(frame).to_numpy()
+    table = frame_reader(frame, {names[0]: StudentT()})
+    codes = table.numbers(frame).to_numpy()
     assert table.names == [each.name for each in columns_of("X", frame, {names[1]: "counts"})]
-    assert table.chosen()[table.names[0]].startswith("StudentT")
-    for made in (table.frame(codes), table.filled(codes, frame)):
+    assert table.settings()["columns"][table.names[0]].startswith("StudentT")
+    for made in (table.returned(codes), table.returned(codes, frame)):
         pd.testing.assert_index_equal(made.columns, frame.columns)
     if names.nlevels == 2:
         found = short().fit(frame)
@@ -366,10 +373,10 @@ def test_levels_that_no_row_has_are_not_drawn() -> None:
             "o": pd.Categorical(np.where(GROUP, "S", "L"), ["S", "M", "L"], ordered=True),
         }
     )
-    table = read_table(frame, {})
+    table = frame_reader(frame, {})
     codes = RNG.integers(2, size=(500, 3)).astype(float)
-    drawn = table.frame(codes)
-    assert table.chosen()["k"] == "Categorical(2)"
+    drawn = table.returned(codes)
+    assert table.settings()["columns"]["k"] == "Categorical(2)"
     assert set(drawn["k"]) <= {"Rome", "Oslo"}
     assert set(drawn["o"]) <= {"S", "L"}
     pd.testing.assert_series_equal(drawn.dtypes, frame.dtypes)

@@ -23,8 +23,8 @@ from facetvae.estimators import (
     MultiFacetClustering,
     SemiSupervisedClassifier,
 )
-from facetvae.estimators.data import encoding_of
 from facetvae.estimators.defaults import default_network, default_plain_network
+from facetvae.estimators.encoding import encoding_of
 from ppl_models import MFCVAE, ConvLadder, GaussianMixture, Incomplete, MLPLadder, Normal
 from ppl_models.given.arrays import as_numbers
 from ppl_models.given.labels import as_groups, as_labels

@@ -13,8 +13,8 @@ import pytest
 from sklearn.metrics import normalized_mutual_info_score
 from sklearn.neighbors import LocalOutlierFactor
 
-from facetvae.estimators import MultiFacetClustering, clustering, data, linear_maps
-from facetvae.estimators.data import encoding_of
+from facetvae.estimators import MultiFacetClustering, clustering, linear_maps
+from facetvae.estimators.encoding import encoding_of
 from facetvae.table_rules import outliers, rows
 from facetvae.table_rules.outliers import Outliers
 from facetvae.table_rules.rows import Arranged, in_parts, labelled, some
@@ -30,7 +30,7 @@ def many(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Sets how many rows are many."""
 
     def to(number: int) -> None:
-        for module in (rows, data, outliers, linear_maps, clustering):
+        for module in (rows, outliers, linear_maps, clustering):
             monkeypatch.setattr(module, "MANY", number)
 
     return to

@@ -19,9 +19,9 @@ from facetvae.estimators import (
     MultiFacetClustering,
     SemiSupervisedClassifier,
 )
-from facetvae.estimators.frames import is_mixed, read_table
-from facetvae.estimators.views import columns_view
-from facetvae.table_rules.chance import components_beyond_chance
+from facetvae.estimators.columns_view import columns_view
+from facetvae.estimators.frames import frame_reader, is_mixed
+from facetvae.table_rules.components import components_beyond_chance
 from facetvae.table_rules.filling import LinearFilling, linear_filling
 from lab.benchmarks import mixed_tables
 from lab.benchmarks.mixed_tables import mixed_table
@@ -70,11 +70,11 @@ def fitted() -> MultiFacetClustering:
 @pytest.mark.parametrize("gaps", [False, True])
 def test_a_frame_becomes_codes_and_the_same_frame_again(gaps: bool) -> None:
     given = frame(gaps=gaps)
-    table = read_table(given, {})
-    codes = table.codes(given)
+    table = frame_reader(given, {})
+    codes = table.numbers(given)
     assert codes.isna().to_numpy().tolist() == given.isna().to_numpy().tolist()
     assert all(dtype.kind == "f" for dtype in codes.dtypes)
-    pd.testing.assert_frame_equal(table.frame(codes.to_numpy(), given.index), given)
+    pd.testing.assert_frame_equal(table.returned(codes.to_numpy()).set_index(given.index), given)
 
 
 def test_what_is_chosen_by_dtype() -> None:
@@ -104,7 +104,7 @@ def test_ages_are_numbers() -> None:
     age = (40 + 15 * rng.integers(2, size=400) + 4 * rng.normal(size=400)).round().astype(int)
     assert age.var() > age.mean()
     visits = rng.poisson(np.where(age > 47, 8, 2))
-    chosen = read_table(pd.DataFrame({"age": age, "visits": visits}), {}).chosen()
+    chosen = frame_reader(pd.DataFrame({"age": age, "visits": visits}), {}).settings()["columns"]
     assert chosen["age"].startswith("Normal")
     assert chosen["visits"].startswith("NegativeBinomial")
 
@@ -112,8 +112,8 @@ def test_ages_are_numbers() -> None:
 def test_counts_with_gaps_are_counts() -> None:
     counts = frame(gaps=False)[["visits", "city"]].astype({"visits": float})
     counts.iloc[3, 0] = NAN
-    table = read_table(counts, {})
-    assert table.chosen()["visits"].startswith("NegativeBinomial")
+    table = frame_reader(counts, {})
+    assert table.settings()["columns"]["visits"].startswith("NegativeBinomial")
 
 
 def test_what_the_user_chooses_counts() -> None:
@@ -192,10 +192,10 @@ def test_bools_with_gaps_are_bools() -> None:
     assert is_mixed(given)
     assert not is_mixed(given[["open"]])
     assert not is_mixed(given.assign(open=pd.Series([None] * 60, dtype=object)))
-    table = read_table(given, {})
-    assert table.chosen()["open"].startswith("Bernoulli")
-    codes = np.nan_to_num(table.codes(given).to_numpy(), nan=1.0)
-    for column in (table.frame(codes)["open"], table.filled(codes, given)["open"]):
+    table = frame_reader(given, {})
+    assert table.settings()["columns"]["open"].startswith("Bernoulli")
+    codes = np.nan_to_num(table.numbers(given).to_numpy(), nan=1.0)
+    for column in (table.returned(codes)["open"], table.returned(codes, given)["open"]):
         assert column.tolist() == [True, True, False, True] * 15
         assert {type(each) for each in column} == {bool}
 
@@ -203,7 +203,7 @@ def test_bools_with_gaps_are_bools() -> None:
 def test_a_mixed_frame_is_encoded_as_the_guide_takes_it() -> None:
     given = frame(gaps=False)
     x = fitted().encode(given)
-    np.testing.assert_array_equal(x, fitted().reader_.table.codes(given).astype(np.float32))
+    np.testing.assert_array_equal(x, fitted().reader_.numbers(given).astype(np.float32))
     z = fitted().runner_.guide.embed(x)["facet_0"]
     np.testing.assert_allclose(z, fitted().transform(given), atol=1e-3)
 
@@ -227,9 +227,9 @@ def test_copies_clones_and_pickles() -> None:
 
 def test_a_view_is_of_uncorrelated_numbers_and_of_what_depends() -> None:
     drawn = mixed_table(1000, 0).frame()
-    table = read_table(drawn, {})
-    x = table.codes(drawn).to_numpy()
-    view = columns_view(table.likelihood(), x)
+    table = frame_reader(drawn, {})
+    x = table.numbers(drawn).to_numpy()
+    view = columns_view(table.likelihoods, x)
     numbers = view.numbers(x)
     assert np.isfinite(numbers).all()
     assert np.linalg.matrix_rank(numbers, rtol=1e-6) == len(view.directions)
@@ -239,8 +239,8 @@ def test_a_view_is_of_uncorrelated_numbers_and_of_what_depends() -> None:
 def test_categories_that_tell_nothing_of_each_other_are_no_grouping() -> None:
     rng = np.random.default_rng(0)
     given = pd.DataFrame({name: rng.choice(list("xyz"), 500) for name in "abc"})
-    table = read_table(given, {})
-    view = columns_view(table.likelihood(), table.codes(given).to_numpy())
+    table = frame_reader(given, {})
+    view = columns_view(table.likelihoods, table.numbers(given).to_numpy())
     assert len(view.directions) <= 1
 
 
@@ -251,9 +251,9 @@ def test_directions_of_codes_are_those_of_their_labelling() -> None:
     found = []
     for seed in range(15):
         drawn = mixed_table(500, 100 + seed).frame()
-        table = read_table(drawn, {})
+        table = frame_reader(drawn, {})
         found.append(
-            len(columns_view(table.likelihood(), table.codes(drawn).to_numpy()).directions)
+            len(columns_view(table.likelihoods, table.numbers(drawn).to_numpy()).directions)
         )
     assert sum(number != 2 + 5 for number in found) <= 2, found
 
@@ -290,9 +290,9 @@ def test_what_fills_gaps_is_learned_from_rows_with_gaps() -> None:
 
 def test_hills_are_counted_in_the_rows_with_the_fewest_gaps() -> None:
     drawn = mixed_table(500, 100).frame()
-    table = read_table(drawn, {})
-    x = table.codes(drawn).to_numpy().copy()
-    view = columns_view(table.likelihood(), x)
+    table = frame_reader(drawn, {})
+    x = table.numbers(drawn).to_numpy().copy()
+    view = columns_view(table.likelihoods, x)
     complete = int((~np.isnan(x).any(1)).sum())
     assert 250 <= complete < 500
     assert len(view.smooth(x, 0)) == complete
@@ -353,12 +353,12 @@ def test_k_prototypes_are_given_numbers_and_categories() -> None:
 def test_integers_stay_within_their_dtype() -> None:
     rng = np.random.default_rng(0)
     drawn = pd.DataFrame({"a": (255 - rng.poisson(8, 60)).astype(np.uint8), "k": ["x", "y"] * 30})
-    table = read_table(drawn, {})
+    table = frame_reader(drawn, {})
     codes = np.array([[300.0, 0.0], [-4.0, 1.0], [250.0, 0.0]])
-    back = table.frame(codes)
+    back = table.returned(codes)
     assert back["a"].tolist() == [255, 0, 250]
     assert back["a"].dtype == np.uint8
-    nullable = read_table(drawn.astype({"a": "UInt8"}), {}).frame(codes)
+    nullable = frame_reader(drawn.astype({"a": "UInt8"}), {}).returned(codes)
     assert nullable["a"].tolist() == [255, 0, 250]
 
 
@@ -367,12 +367,12 @@ def test_large_integers_are_rounded() -> None:
     rng = np.random.default_rng(0)
     given = pd.DataFrame({"a": rng.integers(30_000_000, 90_000_000, 60), "k": ["x", "y"] * 30})
     for dtype in ("int64", "Int64"):
-        back = read_table(given.astype({"a": dtype}), {}).frame(np.array([[4e7 + 0.6, 0.0]]))
+        back = frame_reader(given.astype({"a": dtype}), {}).returned(np.array([[4e7 + 0.6, 0.0]]))
         assert back["a"].tolist() == [40_000_001]
         assert back["a"].dtype == dtype
     given["a"] = given["a"].astype("Int64").mask(given.index == 3)
-    table = read_table(given, {})
-    filled = table.filled(np.nan_to_num(table.codes(given).to_numpy(), nan=4e7 + 0.6), given)
+    table = frame_reader(given, {})
+    filled = table.returned(np.nan_to_num(table.numbers(given).to_numpy(), nan=4e7 + 0.6), given)
     pd.testing.assert_frame_equal(filled, given.fillna({"a": 40_000_001}))
 
 
@@ -396,25 +396,27 @@ def test_gaps_do_not_decide_the_likelihood(values: list[float], kind: str, gaps:
     if gaps:
         column = column.astype(float)
         column[3] = NAN
-    likelihoods = read_table(pd.DataFrame({"a": column, "k": ["x", "y"] * 30}), {}).chosen()
+    likelihoods = frame_reader(pd.DataFrame({"a": column, "k": ["x", "y"] * 30}), {}).settings()[
+        "columns"
+    ]
     assert likelihoods["a"].startswith(kind)
 
 
 def test_text_that_reads_as_numbers_may_be_categories() -> None:
     drawn = pd.DataFrame({"a": ["1", "2", "10"] * 20, "k": ["x", "y"] * 30})
-    table = read_table(drawn, {"a": Ordinal()})
-    codes = table.codes(drawn)
+    table = frame_reader(drawn, {"a": Ordinal()})
+    codes = table.numbers(drawn)
     assert codes["a"].tolist() == [0, 1, 2] * 20, "ordered as numbers are"
-    pd.testing.assert_frame_equal(table.frame(codes.to_numpy(), drawn.index), drawn)
+    pd.testing.assert_frame_equal(table.returned(codes.to_numpy()).set_index(drawn.index), drawn)
     with pytest.raises(ValueError, match=r"column 'a' has the category '7', but the training data"):
-        table.codes(drawn.replace("10", "7"))
+        table.numbers(drawn.replace("10", "7"))
     with pytest.raises(ValueError, match=r"column 'a' holds strings that read as numbers, such as"):
-        read_table(drawn, {})
+        frame_reader(drawn, {})
 
 
 def test_columns_are_named_by_numbers_too() -> None:
     drawn = pd.DataFrame({0: np.random.default_rng(0).normal(size=60), 1: ["x", "y"] * 30})
-    assert read_table(drawn, {0: StudentT()}).chosen()["0"].startswith("StudentT")
+    assert frame_reader(drawn, {0: StudentT()}).settings()["columns"]["0"].startswith("StudentT")
 
 
 def test_what_a_mixed_frame_cannot_have_is_refused() -> None:

@@ -17,7 +17,6 @@ from facetvae.estimators import (
     MultiFacetClustering,
     SemiSupervisedClassifier,
 )
-from facetvae.table_rules.rows import MANY, in_parts
 from guides import VaDEGuide
 from inference import SVIRunner, fit_together
 from ppl_models import GaussianMixture, Normal, SharedMLP, VaDE
@@ -41,7 +40,6 @@ SHOWN: dict[str, Callable[[], Any]] = {
     "groups": lambda: ContentStyleTransformer(epochs=1, verbose=True).fit(
         X, groups=np.arange(30) // 2
     ),
-    "many rows": lambda: in_parts(lambda part: part, np.zeros(MANY + 1), "rows"),
 }
 
 

@@ -14,7 +14,7 @@ from facetvae.estimators.facets import number_of_facets
 from facetvae.table_rules.counting import FacetCount, _in_units_of_noise
 from facetvae.table_rules.dip import dip, dip_p_value
 from facetvae.table_rules.grids import grid_of
-from facetvae.table_rules.merging import VALLEY, merge_tree, merged_number
+from facetvae.table_rules.merging import SEPARATED, merge_tree, merged_number
 from facetvae.table_rules.skewness import unskewed_if_better
 from facetvae.table_rules.sources import independent_sources
 from lab.benchmarks.numbers_found import NONE, linear, standardised, table
@@ -36,10 +36,10 @@ def test_clusters_with_heavy_tails_are_merged_from_several_components() -> None:
     z, label = heavy()
     tree = merge_tree(z, 0)
     assert len(tree.heights) + 1 > 3, "BIC takes several for a cluster"
-    assert tree.hills == 3
+    assert tree.modes == 3
     assert nmi(label, tree.labels(z, 3)) > 0.8, "what lies between them is one component"
     assert (np.diff(tree.heights) <= 1e-12).all()
-    assert tree.heights[-3] >= VALLEY > tree.heights[-2]
+    assert tree.heights[-3] >= SEPARATED > tree.heights[-2]
     count = merged_number(z, 0)
     assert count.number == 3
     assert count.why.startswith(f"3 clusters of {len(tree.heights) + 1} components by BIC")
@@ -71,7 +71,7 @@ def test_the_valley_is_that_of_the_density(apart: float) -> None:
     z[:2000] += apart
     tree = merge_tree(z, 0)
     if apart < 3:
-        assert tree.hills == 1
+        assert tree.modes == 1
         return
     peak = 1 + np.exp(-(apart**2) / 2)
     assert tree.heights[-1] == pytest.approx(2 * np.exp(-(apart**2) / 8) / peak, abs=0.08)
@@ -116,11 +116,11 @@ def test_facets_are_the_labellings(clusters: tuple[int, ...]) -> None:
     x = standardised(data.x)
     found = number_of_facets(x)
     assert found.number == len(clusters)
-    assert sorted(facet.tree.hills for facet in found.facets) == sorted(clusters)
+    assert sorted(facet.tree.modes for facet in found.facets) == sorted(clusters)
     parts = np.split(found.subspaces.sources(x), np.cumsum(found.subspaces.dims)[:-1], 1)
     for label in data.labels:
         best = max(
-            nmi(label, facet.tree.labels(z, facet.tree.hills))
+            nmi(label, facet.tree.labels(z, facet.tree.modes))
             for z, facet in zip(parts, found.facets, strict=True)
         )
         assert best > 0.95
@@ -199,7 +199,7 @@ def test_pictures_in_colours_are_two_facets() -> None:
     found = number_of_facets(x)
     assert sorted(found.numbers) == [3, 6]
     z = (x - found.loc) @ found.maps.T
-    of = {facet.tree.hills: facet.tree.labels(z[:, facet.columns], facet.tree.hills)
+    of = {facet.tree.modes: facet.tree.labels(z[:, facet.columns], facet.tree.modes)
           for facet in found.facets}  # fmt: skip
     assert [nmi(label, of[k]) for label, k in zip(labels, (6, 3), strict=True)] == [1.0, 1.0]
 
@@ -266,7 +266,7 @@ def test_a_facet_that_independent_components_blur() -> None:
     parts = np.split(found.subspaces.sources(x), np.cumsum(found.subspaces.dims)[:-1], 1)
     for label, best in zip(drawn.labels, np.stack(drawn.likeliest()), strict=True):
         told = [
-            nmi(label, facet.tree.labels(z, facet.tree.hills))
+            nmi(label, facet.tree.labels(z, facet.tree.modes))
             for z, facet in zip(parts, found.facets, strict=True)
         ]
         assert max(told) > 0.95 * nmi(label, best)
@@ -281,7 +281,7 @@ def test_directions_are_those_of_the_clusters() -> None:
     assert sorted(found.subspaces.dims) == [1, 2]
     for label in drawn.labels:
         told = [
-            nmi(label, facet.tree.labels(z, facet.tree.hills))
+            nmi(label, facet.tree.labels(z, facet.tree.modes))
             for z, facet in zip(parts, found.facets, strict=True)
         ]
         assert max(told) > 0.95

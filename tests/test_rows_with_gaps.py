@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from facetvae.estimators import MultiFacetClustering, clustering, gaps
+from facetvae.estimators import MultiFacetClustering, clustering, posteriors
 from ppl_models import MLPLadder
 
 pytestmark = pytest.mark.slow(10)
@@ -44,8 +44,8 @@ def unrefined(found: MultiFacetClustering) -> MultiFacetClustering:
 def test_rows_with_gaps_have_better_bounds(fitted: MultiFacetClustering) -> None:
     """By another sequence of points than the steps have."""
     read = fitted._precise()
-    assert isinstance(read, gaps.ImprovedInGaps)
-    some = read.guide.observed(fitted.encode(holed())[gaps.rows_with_gaps(holed())], {}).x
+    assert isinstance(read, posteriors.ImprovedInGaps)
+    some = read.guide.observed(fitted.encode(holed())[posteriors.rows_with_gaps(holed())], {}).x
     with torch.no_grad():
         better, before = (
             guide._bound(some, {}, guide.heads(some), 512) for guide in (read.improved, read.guide)
@@ -59,7 +59,7 @@ def test_rows_with_gaps_have_better_bounds(fitted: MultiFacetClustering) -> None
 def test_what_is_read_of_these_rows_and_no_others_changes(
     fitted: MultiFacetClustering, way: str
 ) -> None:
-    rows = gaps.rows_with_gaps(holed())
+    rows = posteriors.rows_with_gaps(holed())
     ours, other = (getattr(each, way)(holed()) for each in (fitted, unrefined(fitted)))
     assert (np.abs(ours - other)[rows].reshape(len(rows), -1).max(1) > 1e-4).mean() > 0.9
     assert np.array_equal(np.delete(ours, rows, 0), np.delete(other, rows, 0))
@@ -72,7 +72,7 @@ def test_a_row_does_not_depend_on_the_others(
     together = getattr(fitted, way)(holed())[:5]
     apart = np.concatenate([getattr(fitted, way)(each[None]) for each in holed()[:5]])
     np.testing.assert_allclose(apart, together, 1e-8, 1e-8)
-    monkeypatch.setattr(gaps, "ENTRIES", 3 * 5)  # three rows at once
+    monkeypatch.setattr(posteriors, "ENTRIES", 3 * 5)  # three rows at once
     np.testing.assert_allclose(getattr(fitted, way)(holed())[:5], together, 1e-8, 1e-8)
 
 
@@ -80,7 +80,9 @@ def test_tables_without_gaps_and_large_ones_are_not_refined(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert brief().fit(np.nan_to_num(holed())).settings_["refined"] is False
-    monkeypatch.setattr(clustering, "MOST_IMPROVED", 5 * len(gaps.rows_with_gaps(holed())) - 1)
+    monkeypatch.setattr(
+        clustering, "MOST_IMPROVED", 5 * len(posteriors.rows_with_gaps(holed())) - 1
+    )
     assert brief().fit(holed()).settings_["refined"] is False
 
 

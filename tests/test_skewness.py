@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import yeojohnson
 
 from facetvae.estimators import MultiFacetClustering
-from facetvae.estimators.data import encoding_of
+from facetvae.estimators.encoding import encoding_of
 from facetvae.table_rules.skewness import Unskewed, unskewed_if_better
 from lab.benchmarks.numbers_found import linear, standardised
 

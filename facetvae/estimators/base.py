@@ -21,30 +21,22 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from facetvae.estimators.data import (
-    Encoding,
-    representable,
-)
-from facetvae.estimators.defaults import Lengths, default_batch_size, lengths
-from facetvae.estimators.divergence import check_trained
-from facetvae.estimators.gaps import Reads
-from facetvae.estimators.readers import Reader
-from facetvae.estimators.tables import real_numbers
-from facetvae.estimators.views import View
-from facetvae.table_rules.rows import MANY, has_missing, in_parts, is_missing, parts
+from facetvae.estimators.arrays import Reader, View, real_numbers
+from facetvae.estimators.defaults import Lengths, default_batch_size, default_dims, lengths
+from facetvae.estimators.encoding import Encoding, representable
+from facetvae.estimators.posteriors import Reads
+from facetvae.estimators.training import bound, check_trained
+from facetvae.table_rules.rows import has_missing, in_parts, is_missing, parts
 from guides import FacetGuide
-from inference.evaluation.bounds import elbo
 from inference.export import Predictions, check_precision, write_program
-from inference.progress import progress_bar, say
+from inference.progress import say
 from inference.randomness import seeded, usable_device
 from inference.runner import SVIRunner
 from inference.schedules import Schedule
 from ppl_models import FacetModel, Likelihood
-from ppl_models.given.checks import check_count, check_kind, check_positive
+from ppl_models.given.checks import check_count, check_kind, check_positive, check_size
 from ppl_models.given.frames import Form, is_frame
 from ppl_models.networks import Architecture
-
-__all__ = ["Chosen", "FacetEstimator", "RandomState", "all_or_nothing", "drawn_seed"]
 
 #: A random state, as scikit-learn defines it.
 RandomState = int | np.random.RandomState | None
@@ -56,11 +48,10 @@ FILES = {"config.json", "weights.safetensors", "history.jsonl"}
 # Draws of the latents in a score.
 SCORE_DRAWS = 10
 
-
 Fitted = TypeVar("Fitted", bound=Callable[..., Any])
 
 
-def all_or_nothing(fit: Fitted) -> Fitted:
+def restore_on_error(fit: Fitted) -> Fitted:
     """A fit that fails, or is stopped, leaves the estimator as it was."""
 
     @wraps(fit)
@@ -96,16 +87,11 @@ class Chosen:
 
     def settings(self) -> dict[str, Any]:
         """The settings in a readable form."""
-        return {
-            "likelihood": repr(self.likelihood),
-            "network": repr(self.network),
-            "batch_size": self.batch_size,
-        }
+        parts = {"likelihood": repr(self.likelihood), "network": repr(self.network)}
+        return {**parts, "batch_size": self.batch_size}
 
     def lengths(self, n: int, steps: Sequence[int]) -> Lengths:
-        """The length of each phase for ``n`` data; see
-        :func:`~facetvae.estimators.defaults.lengths`.
-        """
+        """The length of each phase for ``n`` data."""
         return lengths(steps, -(-n // self.batch_size), self.epochs)
 
     def runner(
@@ -122,11 +108,11 @@ class Chosen:
         """
         with seeded(self.seed, torch.device("cpu")):
             built = guide(model(copy.deepcopy(self.likelihood), self.network))
-        return SVIRunner(
-            built.model, built, None, self.learning_rate / slower, schedule, self.seed, self.device
-        )
+        rate = self.learning_rate / slower
+        return SVIRunner(built.model, built, None, rate, schedule, self.seed, self.device)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class FacetEstimator(BaseEstimator):
     """Base of the estimators: a runner's model and guide behind scikit-learn's methods.
 
@@ -134,92 +120,68 @@ class FacetEstimator(BaseEstimator):
     ``settings_``, the settings that were chosen from the data, ``encoding_``, how data are
     converted for the model, and ``n_features_in_``.
 
-    They can be pickled (and so used with joblib) without tensors on a device: a fitted model is
-    written as a checkpoint, in JSON and safetensors, and is loaded on the CPU.
+    A fitted model is pickled as a checkpoint, in JSON and safetensors, and is loaded on the CPU.
     """
 
-    likelihood: Likelihood | None
-    network: Architecture | None
-    epochs: int | None
-    batch_size: int | None
-    learning_rate: float
-    random_state: RandomState
-    device: str
-    verbose: bool
-    reader_: Reader
-    encoding_: Encoding
-    runner_: SVIRunner
-    settings_: dict[str, Any]
+    likelihood: Likelihood | None = None
+    network: Architecture | None = None
+    epochs: int | None = None
+    batch_size: int | None = None
+    learning_rate: float = 1e-3
+    random_state: RandomState = None
+    device: str = "cpu"
+    verbose: bool = False
+
+    reader_: Reader = field(init=False)
+    encoding_: Encoding = field(init=False)
+    runner_: SVIRunner = field(init=False)
+    settings_: dict[str, Any] = field(init=False)
 
     def _new_data(self, X: Any) -> np.ndarray:
-        """Training data as the model takes them.
+        """Training data as the model takes them."""
+        return self._newly_encoded(self._newly_checked(X))
 
-        :raises ValueError: if they are not an array of numbers ``[N, ...]``, or there are fewer
-            than two.
-        """
-        return self._newly_encoded(self._checked(self._newly_read(X), ensure_min_samples=2))
-
-    def _newly_read(self, X: Any) -> Any:
-        """Training data in a form that scikit-learn's check accepts.
-
-        :raises ValueError: if they are not understood.
-        """
+    def _newly_checked(self, X: Any, *y: Any) -> Any:
+        """Training data, and labels if there are any, as scikit-learn's check returns them."""
         self.reader_ = self._reader(X)
-        return self.reader_.numbers(X)
+        return self._checked(X, *y, ensure_min_samples=2)
 
     def _reader(self, X: Any) -> Reader:
         """How training data are read."""
         return Reader(form=Form.of(X) if is_frame(X) else None)
 
-    def _checked(self, *data: Any, **options: Any) -> Any:
+    def _checked(self, X: Any, *y: Any, **options: Any) -> Any:
         """What scikit-learn's check makes of the data; its sums of huge numbers may overflow."""
+        X = self.reader_.numbers(X)
         with np.errstate(over="ignore", invalid="ignore"):
-            return validate_data(self, *data, **ACCEPTED, **self.reader_.accepts, **options)
+            return validate_data(self, X, *y, **ACCEPTED, **self.reader_.accepts, **options)
 
     def _newly_encoded(self, X: np.ndarray) -> np.ndarray:
-        """Validated training data, as the model takes them.
-
-        :raises ValueError: if ``likelihood`` is not a likelihood, ``X`` does not hold real numbers,
-            or all of its entries are missing.
-        """
+        """Validated training data, as the model takes them."""
         X = real_numbers(X)
         if all(is_missing(X[rows]).all() for rows in parts(X.shape[0])):
             raise ValueError("X has no observed entry: all are missing (NaN)")
         if self.likelihood is not None:
-            check_kind(
-                "likelihood",
-                self.likelihood,
-                Likelihood,
-                "a likelihood, such as Bernoulli() or Normal(0.3)",
-            )
+            what = "a likelihood, such as Bernoulli() or Normal(0.3)"
+            check_kind("likelihood", self.likelihood, Likelihood, what)
         self.encoding_ = self.reader_.encoding(X, self.likelihood)
         return self.encoding_.encode(X)
 
     def _chosen(self, x: np.ndarray, dim: int, network: Architecture) -> Chosen:
-        """The user's settings, and for the rest those chosen from the data.
-
-        :param dim: length of all latents together.
-        :param network: the one to use if the user gave none.
-        :raises ValueError: if a number is out of range, a part has the wrong type, or the device
-            does not exist.
-        """
-        likelihood = self.likelihood
+        """The user's settings, and for the rest those chosen from the data."""
+        likelihood, batch_size = self.likelihood, self.batch_size
         if self.network is not None:
-            check_kind(
-                "network",
-                self.network,
-                Architecture,
-                "an architecture, such as MLPLadder() or SharedMLP()",
-            )
+            what = "an architecture, such as MLPLadder() or SharedMLP()"
+            check_kind("network", self.network, Architecture, what)
         usable_device(self.device)
         if likelihood is None:
             likelihood = self.reader_.likelihood(x, self.encoding_, dim)
+        if batch_size is None:
+            batch_size = default_batch_size(len(x))
         return Chosen(
             self.reader_.completed(likelihood, x, self.encoding_),
             network if self.network is None else self.network,
-            default_batch_size(len(x))
-            if self.batch_size is None
-            else check_count("batch_size", self.batch_size),
+            check_count("batch_size", batch_size),
             None if self.epochs is None else check_count("epochs", self.epochs),
             check_positive("learning_rate", self.learning_rate),
             drawn_seed(self.random_state),
@@ -227,14 +189,16 @@ class FacetEstimator(BaseEstimator):
             verbose=self.verbose,
         )
 
-    def _seen_data(self, X: Any) -> np.ndarray:
-        """Data for a fitted estimator, in the user's units.
+    def _dims_of(self, x: np.ndarray, first: str, second: str) -> tuple[int, int]:
+        """Lengths of two latents, the user's or default ones."""
+        default, given = default_dims(x.shape[1:], 2), vars(self)
+        a, b = (check_size(n, default if given[n] is None else given[n]) for n in (first, second))
+        return a, b
 
-        :raises ValueError: if they are not understood, have another shape than the training data,
-            or gaps where these had none.
-        """
+    def _later_data(self, X: Any) -> np.ndarray:
+        """Data for a fitted estimator, in the user's units."""
         check_is_fitted(self)
-        X = real_numbers(self._checked(self.reader_.numbers(X), reset=False))
+        X = real_numbers(self._checked(X, reset=False))
         if X.shape[1:] != self.encoding_.x_shape:
             raise ValueError(
                 f"X has data of shape {X.shape[1:]}, but the training data had "
@@ -251,8 +215,8 @@ class FacetEstimator(BaseEstimator):
         :param X: ``[N, ...]``, in the form and the units of the training data.
         :raises ValueError: if ``X`` does not fit the training data.
         """
-        X = self._seen_data(X)  # which says so if nothing was fitted
-        return self.encoding_.encode(X)
+        later = self._later_data(X)  # which says so if nothing was fitted
+        return self.encoding_.encode(later)
 
     def _check_trained(self, runner: SVIRunner, x: np.ndarray, **given: Any) -> SVIRunner:
         """``runner``, if its training has not diverged."""
@@ -266,11 +230,8 @@ class FacetEstimator(BaseEstimator):
             encoding["unskewed"] = True  # see encoding_.unskewed.power
         self.settings_ = encoding | self.reader_.settings() | settings | chosen.settings()
         if self.verbose:
-            print(
-                f"{type(self).__name__}:",
-                *(f"  {name}: {value}" for name, value in self.settings_.items()),
-                sep="\n",
-            )
+            print(f"{type(self).__name__}:")
+            print(*(f"  {name}: {value}" for name, value in self.settings_.items()), sep="\n")
 
     def _state_later(self, name: str, value: Any) -> None:
         """Store what the fit itself has shown, and print it if asked to."""
@@ -279,16 +240,9 @@ class FacetEstimator(BaseEstimator):
             print(f"  {name}: {value}")
 
     def _say(self, phase: str) -> None:
-        """What the fit does next, beside its progress bars, if that is to be shown."""
+        """What the fit does next, if that is to be shown."""
         if self.verbose:
             say(f"{type(self).__name__} {phase}")
-
-    def _with_bar(
-        self, work: Callable[[np.ndarray, Callable[[int], Any]], np.ndarray], x: np.ndarray
-    ) -> np.ndarray:
-        """Work on rows that says how many are done, with a progress bar for many rows."""
-        with progress_bar(len(x), "row", bool(self.verbose) and len(x) > MANY, "rows") as bar:
-            return work(x, bar.update)
 
     def _double(self) -> FacetGuide:
         """The guide in float64, so that the result for a datum does not depend on the other data in
@@ -301,7 +255,7 @@ class FacetEstimator(BaseEstimator):
         return guide if self.runner_.device.type == "mps" else copy.deepcopy(guide).double()
 
     def _precise(self) -> Reads:
-        """What rows are read by, in float64."""
+        """What rows are read by."""
         return self._double()
 
     def _export(
@@ -311,10 +265,7 @@ class FacetEstimator(BaseEstimator):
         clusters: Mapping[str, ArrayLike] | None = None,
         about: Mapping[str, Any] | None = None,
     ) -> None:
-        """Write the fitted guide, from the user's units on, as a program.
-
-        :param clusters: see :class:`~inference.export.Predictions`.
-        """
+        """Write the fitted guide, from the user's units on, as a program."""
         check_is_fitted(self)
         guide = copy.deepcopy(self.runner_.guide).cpu().to(check_precision(dtype))
         module = Predictions(guide, clusters, self.reader_.module(self.encoding_))
@@ -331,24 +282,19 @@ class FacetEstimator(BaseEstimator):
         :param y: not used.
         :raises ValueError: if ``X`` does not fit the training data.
         """
-        return self._bound(self._seen_data(X))
+        return self._bound(self._later_data(X))
 
     def _bound(self, X: np.ndarray, **given: Any) -> float:
-        model = self.runner_.model
-        with seeded(0, self.runner_.device):
-            bound, _ = elbo(
-                model, self.runner_.guide, self.encoding_.encode(X), SCORE_DRAWS, **given
-            )
-        if not isfinite(bound):
+        guide = self.runner_.guide
+        value = bound(guide, self.encoding_.encode(X), SCORE_DRAWS, **given)
+        if not isfinite(value):
             raise ValueError(
-                f"the ELBO of X is {bound} in single precision: X lies too far from the data that "
+                f"the ELBO of X is {value} in single precision: X lies too far from the data that "
                 f"{type(self).__name__} was fitted to"
             )
-        return (
-            bound
-            if model.likelihood.discrete
-            else bound - float(self.encoding_.log_volume(X).mean())
-        )
+        if guide.model.likelihood.discrete:
+            return value
+        return value - float(self.encoding_.log_volume(X).mean())
 
     def impute(self, X: Any) -> Any:
         """``X`` with each missing entry filled by its mean given the others, or the most probable
@@ -359,7 +305,7 @@ class FacetEstimator(BaseEstimator):
         :param X: ``[N, ...]``, NaN where missing.
         :raises ValueError: if ``X`` does not fit the training data.
         """
-        return self.reader_.returned(self._filled(self._seen_data(X)), X)
+        return self.reader_.returned(self._filled(self._later_data(X)), X)
 
     def _filled(self, X: np.ndarray, **given: Any) -> np.ndarray:
         if not has_missing(X):
@@ -378,17 +324,15 @@ class FacetEstimator(BaseEstimator):
 
         def means(X: np.ndarray) -> np.ndarray:
             z = guide.embed(self.encoding_.encode(X), **given)
-            return np.concatenate([z[name] for name in facets], 1).astype(
-                np.result_type(X.dtype, np.float32) if X.dtype.kind == "f" else np.float32
-            )
+            precision = np.result_type(X.dtype, np.float32) if X.dtype.kind == "f" else np.float32
+            return np.concatenate([z[name] for name in facets], 1).astype(precision)
 
         return means(X) if given else in_parts(means, X)
 
     def _feature_names(self, facets: Sequence[str]) -> np.ndarray:
-        dims = {name: self.runner_.model.priors[name].dim for name in facets}
-        return np.array(
-            [f"{name}_{i}" for name, dim in dims.items() for i in range(dim)], dtype=object
-        )
+        priors = self.runner_.model.priors
+        names = [f"{name}_{i}" for name in facets for i in range(priors[name].dim)]
+        return np.array(names, dtype=object)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "runner_")
@@ -402,7 +346,9 @@ class FacetEstimator(BaseEstimator):
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())
         if "runner_" in state:
-            state["runner_"] = _written(state["runner_"])
+            with _temporary_folder("pickle") as folder:
+                state["runner_"].save(folder)
+                state["runner_"] = {name: (folder / name).read_bytes() for name in sorted(FILES)}
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -411,30 +357,14 @@ class FacetEstimator(BaseEstimator):
         super().__setstate__(state)
 
 
-def _written(runner: SVIRunner) -> dict[str, bytes]:
-    """The files of a checkpoint, by name.
-
-    :raises OSError: if the temporary folder cannot be written.
-    """
-    with _temporary_folder("pickle") as folder:
-        runner.save(folder)
-        return {name: (folder / name).read_bytes() for name in sorted(FILES)}
-
-
 def _read(files: Any) -> SVIRunner:
-    """The runner of a checkpoint.
-
-    :raises ValueError: if these are not a checkpoint's files.
-    :raises OSError: if the temporary folder cannot be written.
-    """
+    """The runner of a checkpoint."""
     if not isinstance(files, dict) or files.keys() != FILES:
         raise ValueError(f"a pickled runner_ holds the files {sorted(FILES)} and no others")
     if wrong := [name for name, content in files.items() if not isinstance(content, bytes)]:
         raise ValueError(f"the files of a pickled runner_ hold bytes, but {wrong[0]} does not")
-    with (
-        _temporary_folder("unpickle") as folder,
-        seeded(0, torch.device("cpu")),
-    ):  # building the networks draws random numbers
+    # Building the networks draws random numbers.
+    with _temporary_folder("unpickle") as folder, seeded(0, torch.device("cpu")):
         for name in FILES:
             (folder / name).write_bytes(files[name])
         return SVIRunner.load(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 from numbers import Number
 from pathlib import Path
@@ -14,14 +15,12 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
-from facetvae.estimators.base import FacetEstimator, RandomState, all_or_nothing
-from facetvae.estimators.defaults import default_dims, default_plain_network, epochs_of
-from facetvae.estimators.exporting import plain_values
-from facetvae.estimators.tables import plain_labels
+from facetvae.estimators.arrays import plain_labels
+from facetvae.estimators.base import FacetEstimator, restore_on_error
+from facetvae.estimators.defaults import default_plain_network, epochs_of
+from facetvae.estimators.words import plain_values
 from guides import ClassifierGuide
-from ppl_models import NVAE, Likelihood
-from ppl_models.given.checks import check_size
-from ppl_models.networks import Architecture
+from ppl_models import NVAE
 from ppl_models.turns import exclusive
 
 __all__ = ["SemiSupervisedClassifier"]
@@ -32,6 +31,7 @@ STEPS = 4000
 LARGEST_LABEL = 2.0**63
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
     """A classifier and a generative model of the data that it classifies (N-VAE,
     :class:`~ppl_models.nvae.NVAE`).
@@ -66,35 +66,12 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
         (array([0, 1]), (60, 2))
     """
 
-    def __init__(
-        self,
-        *,
-        class_dim: int | None = None,
-        shared_dim: int | None = None,
-        label_weight: float | None = None,
-        likelihood: Likelihood | None = None,
-        network: Architecture | None = None,
-        epochs: int | None = None,
-        batch_size: int | None = None,
-        learning_rate: float = 1e-3,
-        random_state: RandomState = None,
-        device: str = "cpu",
-        verbose: bool = False,
-    ) -> None:
-        self.class_dim = class_dim
-        self.shared_dim = shared_dim
-        self.label_weight = label_weight
-        self.likelihood = likelihood
-        self.network = network
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.random_state = random_state
-        self.device = device
-        self.verbose = verbose
+    class_dim: int | None = None
+    shared_dim: int | None = None
+    label_weight: float | None = None
 
     @exclusive()
-    @all_or_nothing
+    @restore_on_error
     def fit(self, X: Any, y: Any) -> SemiSupervisedClassifier:
         """Learn from data and their labels.
 
@@ -106,15 +83,11 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
             two classes.
         :raises FloatingPointError: if training diverges.
         """
-        X, y = self._checked(self._newly_read(X), plain_labels(y), ensure_min_samples=2)
+        X, y = self._newly_checked(X, plain_labels(y))
         self.classes_, label = _classes(y)
         x = self._newly_encoded(X)
-        small = default_dims(x.shape[1:], 2)
-        class_dim, shared_dim = (
-            small if d is None else d for d in (self.class_dim, self.shared_dim)
-        )
-        dim = check_size("class_dim", class_dim) + check_size("shared_dim", shared_dim)
-        chosen = self._chosen(x, dim, default_plain_network(x.shape[1:]))
+        class_dim, shared_dim = self._dims_of(x, "class_dim", "shared_dim")
+        chosen = self._chosen(x, class_dim + shared_dim, default_plain_network(x.shape[1:]))
         epochs = chosen.epochs or epochs_of(STEPS, len(x), chosen.batch_size)
         weight = float(prod(x.shape[1:])) if self.label_weight is None else self.label_weight
         dims = {"class_dim": class_dim, "shared_dim": shared_dim}
@@ -178,10 +151,7 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
 
 
 def _classes(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The classes, and the index of each label's class ``[N]``, -1 where unknown.
-
-    :raises ValueError: if there are fewer than two, or the values are not class labels.
-    """
+    """The classes, and the index of each label's class ``[N]``, -1 where unknown."""
     if y.dtype.kind in "US" and (y.astype(str) == "-1").any():
         raise ValueError(
             "y has the string '-1': give strings and the number -1 in an array of dtype=object"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,21 +15,15 @@ import torch
 from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClusterMixin, TransformerMixin, clone
 from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 from torch.nn.functional import one_hot
 
 from facetvae.describing import FacetClusters, FacetDescription, describe_clusters
-from facetvae.describing.columns import kinds_of, with_names
-from facetvae.estimators.assignment import (
-    by_size,
-    components,
-    log_joints,
-    predicted,
-    probabilities,
-)
-from facetvae.estimators.base import FacetEstimator, RandomState, all_or_nothing, drawn_seed
-from facetvae.estimators.data import BOUNDED
+from facetvae.describing.columns import kinds_of
+from facetvae.estimators.arrays import Reader, View
+from facetvae.estimators.base import FacetEstimator, RandomState, drawn_seed, restore_on_error
 from facetvae.estimators.defaults import default_dims, default_network
-from facetvae.estimators.divergence import check_trained
+from facetvae.estimators.encoding import BOUNDED
 from facetvae.estimators.facets import (
     NUMBERED,
     at_least,
@@ -41,21 +35,31 @@ from facetvae.estimators.facets import (
     known_labels,
     labelled_rows,
 )
-from facetvae.estimators.gaps import ImprovedInGaps, Reads, rows_with_gaps
-from facetvae.estimators.readers import Reader
+from facetvae.estimators.posteriors import (
+    ImprovedInGaps,
+    Reads,
+    by_size,
+    components,
+    log_joints,
+    predicted,
+    probabilities,
+    rows_with_gaps,
+)
 from facetvae.estimators.reading import reader_for
 from facetvae.estimators.starts import Start, likeliest, part_of_rows, stability, unstable
 from facetvae.estimators.strategies import (
     CountedStrategy,
     FitStrategy,
+    Labels,
     LadderStrategy,
+    Numbers,
     SubspaceStrategy,
     are_pictures,
     facets_found,
     numbered,
 )
-from facetvae.estimators.views import View
-from facetvae.table_rules.chance import principal_dimensions, rank
+from facetvae.estimators.training import check_trained
+from facetvae.table_rules.components import principal_dimensions, rank
 from facetvae.table_rules.counting import FacetCount
 from facetvae.table_rules.outliers import Outliers
 from facetvae.table_rules.rows import MANY, Arranged, in_parts, some_rows
@@ -65,7 +69,6 @@ from inference.randomness import derive_seed, seeded
 from ppl_models import Likelihood, Normal
 from ppl_models.given.checks import check_kind, check_size, is_index
 from ppl_models.modes import evaluating
-from ppl_models.networks import Architecture
 from ppl_models.turns import exclusive
 
 __all__ = ["FacetClustering", "MultiFacetClustering"]
@@ -80,93 +83,36 @@ FACETS = 2
 STEPS, SUBSPACE_STEPS = (1000, 3000, 1500), (600, 3000)
 # Share of the rows beyond which a fit warns that they are left out, and what can be done.
 MOST_LEFT_OUT = 0.1
-SEEN_WRONG = (
+LOOK_AT_THEM = (
     "look at them; give NaN for codes of missing values such as -999, and if they are rows as any, "
     "give labels= for some, or a likelihood=, with which no row is left out"
 )
 FIT_ANEW = "fit anew, with old rows beside them if these still count, or give labels= for some"
 # Entries of rows with gaps in training data up to which such rows are improved.
 MOST_IMPROVED = 200_000
+# Names of the facets, None where they are to be counted; and what makes a strategy of subspaces.
+Names = Sequence[str] | None
+Kind = Callable[..., SubspaceStrategy]
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class MultiFacetClustering(TransformerMixin, FacetEstimator):
     """Several clusterings of the same data at once, one for each facet
     (:class:`~ppl_models.mfcvae.MFCVAE`).
 
-    Settings that are not given are chosen from the data and stored in ``settings_``. The likelihood
-    follows the values: Bernoulli for binary ones, else a normal whose scale is that of the residual
-    of an equal number of linear latents (probabilistic PCA), or for each column its own, where
-    factor analysis makes held-out rows likelier. 8-bit values are scaled to [0, 1], and so are
-    ``"intensities"``, rows of 16 numbers or more that begin at 0 in each column and in many, but
-    not all, reach the largest, such as pixels. Such rows, and those within [0, 1], are columns of
-    real numbers if their clusters lie in subspaces: if neighbours tell at most a quarter more
-    clusters than the facets that these have, combined. Of pictures of one thing each they tell
-    more. Real numbers are standardised, each column by itself, and skewed columns transformed where
-    the data are then more likely (Yeo and Johnson's powers).
+    Settings that are not given are chosen from the data and stored in ``settings_``: the page
+    :doc:`/decisions` says which, and how. Missing entries (NaN) are
+    left out of the likelihood. Beside ``X`` a fit holds one copy of the data, in float32.
 
-    Columns of real numbers start from independent subspaces of the data that have clusters
-    (:func:`~facetvae.table_rules.counting.number_of_facets`), one for each facet: a valley of the
-    density separates two clusters. What these leave of the data gets a latent without clusters,
-    ``"rest"``. If fewer facets are found than were asked for, the subspaces are those that depend
-    least on each other; if none is, and no number was given, one facet with a single cluster is
-    fitted. Complete rows of 16 columns or more are treated like images if neighbours tell clusters
-    that divide those of each facet, and are more than a quarter more than all combined; so are
-    standardised pictures. Rows that lie far from all others are left out of the fit
-    (``outliers_``), which warns if these are more than a tenth; 20 rows that lie together, or are
-    equal, are not. For images and other values within bounds the network is a ladder,
-    convolutional for ``[N, C, H, W]``, and facets are faded in one after the other, the deepest
-    first. That one learns the clusters of neighbouring data (:func:`~inference.neighbor_clusters`),
-    if there are such, and the others have a standard normal prior. Then mixtures are fitted to the
-    latents. Their numbers of clusters are those with the lowest BIC; with subspaces, those of its
-    components between which the density has a valley, since BIC alone takes several components for
-    a cluster that is not normal. ``settings_`` says why, as ``"found"`` and ``"counted"``. Finally
-    everything is trained together, until the line through the last five values of the ELBO of a
-    held-out tenth of the data, or of the training objective if that is fewer than 20 rows, no
-    longer rises; the state with the best held-out ELBO is kept, which may be that before this
-    training. ``settings_["ended"]`` says when.
-
-    Facets, subspaces, numbers of clusters and skewness are looked for in at most 20,000 rows, drawn
-    at random (``settings_["searched"]``); outlying rows by comparison with 10,000; and at most
-    10,000 rows are held out. Networks are trained on all rows, and all get clusters. Beside ``X`` a
-    fit holds one copy of the data, encoded in float32; a memory map is read a part at a time.
-
-    Missing entries (NaN) are left out of the likelihood. In columns of real numbers or of several
-    kinds, the posterior of each row with a gap is improved by twenty steps on the row's own bound
-    (:class:`~guides.Refined`) before clusters, latents and imputed values are read from it: an
-    encoder sees too few rows of each pattern of gaps. Such a row takes about a millisecond for
-    twenty columns. It is done if the rows with gaps in the training data have at most 200,000
-    entries; ``settings_["refined"]`` says so. Columns
-    whose data vary in fewer dimensions than the subspaces need are treated like images.
-
-    Rows of length one, of 32 columns of floats or more, are embeddings, such as CLIP's: the model
-    sees their 30 leading principal components, of variance 1 each, facets are looked for in all of
-    these, and those that depend on each other are one. Rows of later data must have length one,
-    too. (A ``likelihood`` declines this.)
-
-    A data frame with columns of categories, strings, or bools beside others, gets a likelihood a
-    column (:class:`~ppl_models.columns.Columns`), by its dtype: categories and strings
-    ``Categorical()`` (strings that are numbers, dates or names are refused), ordered categories and
-    whole numbers of at most ten values ``Ordinal()``, bools, zeros and ones ``Bernoulli()``, counts
-    ``NegativeBinomial()`` if they vary as much as counts do and are not all multiples of a number,
-    other numbers ``Normal()``, all in the user's units; ``settings_["columns"]`` says which. A
-    start sees such columns as numbers, standardised and in sum of the same weight for each degree
-    of freedom. Rows are not left out of the fit. A data frame may be of pandas, polars, or another
-    library that narwhals reads; :meth:`sample` and :meth:`impute` return frames like it.
-
-    :param facets: how many, or their names, from shallow to deep; shallow facets capture simple
-        features. ``None`` for as many as are found in columns of real numbers, unless ``n_latents``
-        is given; other data, and columns that are treated like images, get two.
+    :param facets: how many, or their names, from shallow to deep. ``None`` for as many as are found
+        in columns of real numbers, unless ``n_latents`` is given; other data get two.
     :param n_clusters: one number for all facets, or one for each; ``None`` to choose from the data.
     :param n_latents: length of each facet's latent vector, in the same form. In columns of real
         numbers only the sum counts, and facets are not looked for by their clusters.
-    :param n_init: number of starts; those after the first are fitted to six tenths of the rows,
-        drawn anew and copied, and have other networks. The one with the best ELBO of held-out data
-        (of the training data where none are held out) is kept, among those with as many facets as
-        the first; the others tell how stable it is.
-    :param mark_outliers: whether outlying rows get the cluster -1, in ``labels_`` and from
-        ``predict``. They are those that are more than 2.5 times as far from their neighbours as
-        these are from theirs (local outlier factor). In columns of real numbers they are left out
-        of the fit in any case; in other data they are not, and cannot be marked.
+    :param n_init: number of starts; those after the first are fitted to six tenths of the rows.
+        The one with the best ELBO of held-out data is kept; the others tell how stable it is.
+    :param mark_outliers: whether outlying rows of columns of real numbers get the cluster -1, in
+        ``labels_`` and from ``predict``. They are left out of the fit in any case.
     :param columns: likelihoods of some columns of a data frame, by name, such as ``{"income":
         ppl_models.LogNormal()}``; the others follow their dtypes. ``{}`` gives a likelihood to each
         column of a frame of numbers, too.
@@ -174,33 +120,24 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         values are divided by 255), and facets are faded in by depth.
     :param network: such as ``ppl_models.MLPLadder((200, 400))``, with a rung for each facet; facets
         are then faded in by depth.
-    :param epochs: passes over the data, all phases together, of which each has one at least. By
-        default, with subspaces: at most 3,000 optimiser steps, after 600 that train the networks on
-        them where these cannot be set; else 1,000 for the first facet, 3,000 for each further one
-        and at most 1,500 for all together.
+    :param epochs: passes over the data, all phases together, of which each has one at least.
     :param batch_size: by default about a twentieth of the data, between 16 and 512.
-    :param learning_rate: Adam's learning rate; with subspaces the last phase has a third of it, and
-        less of fewer than 500 rows.
+    :param learning_rate: Adam's learning rate; with subspaces the last phase has a third or less.
     :param early_stopping: whether the last phase may end before its last epoch; a tenth of the data
         is held out for that, if that is 20 or more.
     :param random_state: for networks, draws and shuffling.
     :param device: where to train, such as ``"cuda"``.
-    :param verbose: whether to print the chosen settings, and show each phase with its progress and
-        the time left.
+    :param verbose: whether to print the chosen settings, and each phase with its progress.
 
     :ivar facet_names_: names of the facets, shallow to deep.
-    :ivar labels_: clusters of the training data ``[N, J]``. In each facet they are numbered from
-        the largest to the smallest, without the empty ones; in a facet with known labels, by these
-        labels.
-    :ivar outliers_: which rows of the training data ``[N]`` were left out of the fit; rows with
-        known clusters never are.
+    :ivar labels_: clusters of the training data ``[N, J]``, in each facet numbered from the largest
+        to the smallest, without the empty ones; in a facet with known labels, by these labels.
+    :ivar outliers_: which rows of the training data ``[N]`` were left out of the fit.
     :ivar stability_: for each facet, the mean over the other starts of the best adjusted Rand index
-        with one of their facets ``[J]``: about 0 if no other start finds it, of which fit warns;
-        NaN if ``n_init=1``.
+        with one of their facets ``[J]``; NaN if ``n_init=1``.
     :ivar clusters_: the mixture component of each cluster, an array for each facet.
     :ivar merge_trees_: by facet whose number of clusters was found in a subspace, how its
-        components merge (:class:`~facetvae.table_rules.merging.MergeTree`); of the latents before
-        the last phase.
+        components merge (:class:`~facetvae.table_rules.merging.MergeTree`).
 
     Example:
         >>> import numpy as np
@@ -213,46 +150,19 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         (60,)
     """
 
-    outliers_: np.ndarray
-    usual_: Outliers | None
+    outliers_: np.ndarray = field(init=False)
+    usual_: Outliers | None = field(init=False)
 
-    def __init__(
-        self,
-        facets: int | Sequence[str] | None = None,
-        *,
-        n_clusters: int | Sequence[int | None] | None = None,
-        n_latents: int | Sequence[int | None] | None = None,
-        n_init: int = 1,
-        mark_outliers: bool = False,
-        columns: Mapping[str, Likelihood] | None = None,
-        likelihood: Likelihood | None = None,
-        network: Architecture | None = None,
-        epochs: int | None = None,
-        batch_size: int | None = None,
-        learning_rate: float = 1e-3,
-        early_stopping: bool = True,
-        random_state: RandomState = None,
-        device: str = "cpu",
-        verbose: bool = False,
-    ) -> None:
-        self.facets = facets
-        self.n_clusters = n_clusters
-        self.n_latents = n_latents
-        self.n_init = n_init
-        self.mark_outliers = mark_outliers
-        self.columns = columns
-        self.likelihood = likelihood
-        self.network = network
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.early_stopping = early_stopping
-        self.random_state = random_state
-        self.device = device
-        self.verbose = verbose
+    facets: int | Sequence[str] | None = field(default=None, kw_only=False)
+    n_clusters: int | Sequence[int | None] | None = None
+    n_latents: int | Sequence[int | None] | None = None
+    n_init: int = 1
+    mark_outliers: bool = False
+    columns: Mapping[str, Likelihood] | None = None
+    early_stopping: bool = True
 
     @exclusive()
-    @all_or_nothing
+    @restore_on_error
     def fit(self, X: Any, y: Any = None, *, labels: Any = None) -> MultiFacetClustering:
         """Find the clusterings.
 
@@ -273,33 +183,33 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         x = self._new_data(X)
         if names is not None:
             known_labels(labels, names, len(x))  # refuses labels before anything is computed
-        rows = Arranged(_own(x))
+        # 8-bit data are the user's, whose rows must not change places.
+        rows = Arranged(x.copy() if x.dtype == np.uint8 else x)
         (usual,) = rows.first(np.flatnonzero(~self.outliers_))
         self._say("looks for facets")
-        recipe = self._recipe(usual, names)
-        known = known_labels(labels, recipe.names, len(x))
-        labelled = labelled_rows(known, len(x))
-        self.outliers_ &= ~labelled
-        _warn_of_outliers(self.outliers_, "all others", SEEN_WRONG, stacklevel=5)
-        numbers = for_each(recipe.names, "n_clusters", self.n_clusters)
-        for name, theirs in known.items():
-            numbers[name] = at_least(int(theirs.max()) + 1, name, numbers[name])
-        kept, held_out = self._split(known, recipe.chosen.seed)
-        label = {name: theirs[kept] for name, theirs in known.items()}
+        strategy = self._strategy(usual, names)
+        known = known_labels(labels, strategy.names, len(x))
+        self.outliers_ &= ~labelled_rows(known, len(x))
+        _warn_of_outliers(self.outliers_, "all others", LOOK_AT_THEM, stacklevel=5)
+        numbers = for_each(strategy.names, "n_clusters", self.n_clusters)
+        for name, label in known.items():
+            numbers[name] = at_least(int(label.max()) + 1, name, numbers[name])
+        kept, held_out = self._split(known, strategy.chosen.seed)
+        labels = {name: label[kept] for name, label in known.items()}
         check_enough(len(kept), len(x), numbers)
         further = [
-            part_of_rows(len(kept), label, derive_seed(recipe.chosen.seed, i))
+            part_of_rows(len(kept), labels, derive_seed(strategy.chosen.seed, i))
             for i in range(1, self.n_init)
         ]
         for some in further:
             check_enough(len(some), len(x), numbers, "a further start (n_init)")
         part, *held = rows.first(kept, *(() if held_out is None else (held_out,)))
         others, x = held[0] if held else None, rows.x
-        starts = [self._start(recipe, part, others, numbers, label)]
+        starts = [self._start(strategy, part, others, numbers, labels)]
         for i, some in enumerate(further, 1):
-            told = {name: each[some] for name, each in label.items()}
-            again = recipe.again(part[some], i)
-            starts.append(self._start(again, part[some], others, numbers, told))
+            theirs = {name: label[some] for name, label in labels.items()}
+            again = strategy.again(part[some], i)
+            starts.append(self._start(again, part[some], others, numbers, theirs))
         best = likeliest(starts, part if others is None else others)
         self._keep(best)
         self.runner_ = self._check_trained(best.runner, x)
@@ -310,7 +220,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         others_found = [self._reading(start.runner.guide) for start in starts if start is not best]
         self.stability_ = stability(found, others_found, x)
         self._state_later("unstable", unstable(self.facet_names_, self.stability_))
-        self.labels_ = self._without(self.outliers_, rows.back(found))
+        self.labels_ = rows.back(found)
+        self.labels_[self.outliers_ & self.mark_outliers] = -1
         return self
 
     @exclusive()
@@ -319,10 +230,9 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     ) -> MultiFacetClustering:
         """Train on with new data; facets and clusters keep their numbers, and none is added.
 
-        The first call is ``fit``. Afterwards ``labels_`` and ``outliers_`` are those of ``X``,
-        whose rows are compared with those of the fit: those that lie far from all of them are left
-        out, unless they have a label. If training is interrupted these stay as they were, while the
-        weights have moved.
+        The first call is ``fit``. Afterwards ``labels_`` and ``outliers_`` are those of ``X``, of
+        which rows that lie far from all of the fit are left out, unless they have a label. If
+        training is interrupted these stay as they were, while the weights have moved.
 
         :param X: new data of the same shape; give old rows, too, if they still count.
         :param y: not used.
@@ -337,9 +247,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         check_size("epochs", epochs)
         x = self.encode(X)
         known = known_labels(labels, self.facet_names_, len(x))
-        label = {name: self._components(name, theirs) for name, theirs in known.items()}
-        labelled = labelled_rows(known, len(x))
-        rows = labelled | ~self._outlying(x)
+        component = {name: self._components(name, label) for name, label in known.items()}
+        rows = labelled_rows(known, len(x)) | ~self._outlying(x)
         if not rows.any():
             raise ValueError(f"all {len(x)} rows of X lie far from those of the fit: {FIT_ANEW}")
         _warn_of_outliers(~rows, "those of the fit", FIT_ANEW, stacklevel=4)
@@ -349,18 +258,15 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             self.settings_["batch_size"],
             log_every=epochs,
             progress=False,
-            label={name: theirs[rows] for name, theirs in label.items()} or None,
+            label={name: label[rows] for name, label in component.items()} or None,
         )
         self._check_trained(self.runner_, x[rows])
-        found = predicted(self._precise(), self.clusters_, x)
-        self.labels_, self.outliers_ = self._without(~rows, found), ~rows
+        self.labels_, self.outliers_ = predicted(self._precise(), self.clusters_, x), ~rows
+        self.labels_[self.outliers_ & self.mark_outliers] = -1
         return self
 
     def _components(self, facet: str, label: np.ndarray) -> np.ndarray:
-        """The mixture components of known clusters ``[N]``, -1 where unknown.
-
-        :raises ValueError: if there are no such clusters.
-        """
+        """The mixture components of known clusters ``[N]``, -1 where unknown."""
         components = self.clusters_[self.facet_names_.index(facet)]
         if label.max() >= len(components):
             raise ValueError(
@@ -371,41 +277,41 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
 
     def _start(
         self,
-        recipe: FitStrategy,
+        strategy: FitStrategy,
         x: np.ndarray,
         held_out: np.ndarray | None,
-        numbers: Mapping[str, int | None],
-        label: Mapping[str, np.ndarray],
+        numbers: Numbers,
+        label: Labels,
     ) -> Start:
         """One fit from the beginning to the end."""
-        wanted = {name: numbers.get(name) for name in recipe.names}
+        wanted = {name: numbers.get(name) for name in strategy.names}
         self._say("trains networks, without mixtures")
-        recipe = recipe.given(x, label, wanted)
-        latents = recipe.latents(x, label)
+        strategy = strategy.given(x, label, wanted)
+        latents = strategy.latents(x, label)
         check_trained(latents, x, self.learning_rate)
         self._say("fits mixtures")
-        counts = recipe.numbers(x, latents, wanted)
-        found = {name: count.number for name, count in counts.items()}
-        runner = recipe.mixtures(x, latents, found, label)
+        counts = strategy.numbers(x, latents, wanted)
+        K = {name: count.number for name, count in counts.items()}
+        runner = strategy.mixtures(x, latents, K, label)
         self._say("trains all together")
-        ended = recipe.together(runner, x, held_out, label, self.early_stopping)
-        return Start(recipe, counts, runner, ended)
+        ended = strategy.together(runner, x, held_out, label, self.early_stopping)
+        return Start(strategy, counts, runner, ended)
 
     def _keep(self, start: Start) -> None:
         """Store what was chosen in a start, and print it if asked to."""
-        recipe, counts = start.recipe, start.counts
-        self.facet_names_ = list(recipe.names)
+        strategy, counts = start.strategy, start.counts
+        self.facet_names_ = list(strategy.names)
         self.merge_trees_ = {name: count.tree for name, count in counts.items() if count.tree}
         self._state_settings(
-            recipe.chosen,
-            start=type(recipe).__name__,
-            found=recipe.found_as,
+            strategy.chosen,
+            start=type(strategy).__name__,
+            found=strategy.found_as,
             searched=min(MANY, int((~self.outliers_).sum())),
             outliers=int(self.outliers_.sum()),
             n_clusters={name: count.number for name, count in counts.items()},
             counted={name: count.why for name, count in counts.items()},
             n_latents={name: prior.dim for name, prior in start.runner.model.priors.items()},
-            epochs=(*recipe.lengths.alone, recipe.lengths.together),
+            epochs=(*strategy.lengths.alone, strategy.lengths.together),
         )
         self._state_later("ended", start.ended)
 
@@ -425,7 +331,9 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         to be marked.
         """
         x = self.encode(X)
-        return self._marked(predicted(self._precise(), self.clusters_, x), x)
+        clusters = predicted(self._precise(), self.clusters_, x)
+        clusters[self._to_mark(x)] = -1
+        return clusters
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probability of each cluster: ``[N, J, K]``, where K is the largest number of clusters of
@@ -440,20 +348,17 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
 
     def transform(self, X: Any) -> np.ndarray:
         """Means of all facets' latents, side by side: ``[N, d_1 + ... + d_J]``."""
-        X = self._seen_data(X)
+        X = self._later_data(X)
         return self._features(X, self.facet_names_)
 
     def export(self, path: str | Path, *, dtype: torch.dtype = torch.float32) -> None:
         """Write :meth:`transform` and :meth:`predict_proba` as a program that runs without this
         library; see :func:`~inference.export_predictions`.
 
-        The program maps rows in the user's units, NaN where missing, to ``{facet: {"mean":
-        [N, d], "probabilities": [N, K]}}``, with clusters numbered as in ``labels_``. Its input has
-        the type ``dtype``, or ``uint8`` if the training data were 8-bit images. Of a data frame
-        with mixed columns it takes codes ``[N, D]``; ``about.json`` in the file has the columns
-        with their categories, in the order of the codes. Rows are not checked, and outliers are
-        not marked. It reads the encoder's posterior: where ``settings_["refined"]`` is true,
-        rows with gaps have other latents and probabilities than :meth:`predict_proba` gives.
+        It maps rows in the user's units, NaN where missing, to ``{facet: {"mean": [N, d],
+        "probabilities": [N, K]}}``, with clusters numbered as in ``labels_``; of a data frame with
+        mixed columns it takes codes ``[N, D]``, which ``about.json`` in the file explains. Rows are
+        not checked, outliers not marked, and rows with gaps are read by the encoder alone.
 
         :param path: the file, which ends in ``.pt2``.
         :param dtype: what the networks compute in, ``torch.float32`` or ``torch.float64``; this
@@ -502,33 +407,34 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
                 f"facet {facet!r} has the clusters 0 to {len(self.clusters_[chosen]) - 1}, got "
                 f"{cluster!r}"
             )
-        model = self.runner_.model
         with (
             seeded(drawn_seed(self.random_state), self.runner_.device),
             torch.no_grad(),
-            evaluating(model),
+            evaluating(self.runner_.model),
         ):
-            numbers = []
-            z = {
-                name: prior.latent().sample((n_samples,))
-                for name, prior in model.priors.items()
-                if name not in model.mixtures
-            }
-            for j, (name, prior) in enumerate(model.mixtures.items()):
-                ours = torch.as_tensor(self.clusters_[j], device=self.runner_.device)
-                weights = prior.component().probs[ours]
-                drawn = torch.multinomial(weights, n_samples, replacement=True)
-                numbers.append(
-                    drawn if cluster is None or j != chosen else torch.full_like(drawn, cluster)
-                )
-                z[name] = prior.latent(
-                    one_hot(ours[numbers[j]], prior.num_components).to(weights)
-                ).sample()
-            p = model.decode(z)
+            z, clusters = self._drawn_latents(n_samples, chosen, cluster)
+            p = self.runner_.model.decode(z)
             x = p.sample() if noise else p.mean
         values = self.encoding_.decode(x.cpu().numpy())
-        clusters = torch.stack(numbers, 1).cpu().numpy()
-        return self.reader_.returned(values), clusters
+        return self.reader_.returned(values), torch.stack(clusters, 1).cpu().numpy()
+
+    def _drawn_latents(
+        self, n: int, facet: int | None, cluster: int | None
+    ) -> tuple[dict[str, Tensor], list[Tensor]]:
+        """Latents by facet, and the clusters of each facet ``[n]``."""
+        model, clusters = self.runner_.model, []
+        free = {name: prior for name, prior in model.priors.items() if name not in model.mixtures}
+        z = {name: prior.latent().sample((n,)) for name, prior in free.items()}
+        for j, (name, prior) in enumerate(model.mixtures.items()):
+            component = torch.as_tensor(self.clusters_[j], device=self.runner_.device)
+            weights = prior.component().probs[component]
+            drawn = torch.multinomial(weights, n, replacement=True)
+            if cluster is not None and j == facet:
+                drawn = torch.full_like(drawn, cluster)
+            clusters.append(drawn)
+            one = one_hot(component[drawn], prior.num_components).to(weights)
+            z[name] = prior.latent(one).sample()
+        return z, clusters
 
     def describe(
         self, facet: str | int, X: Any, metadata: Any = None, **options: Any
@@ -536,10 +442,9 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         """What a facet is about: each cluster's size and most typical rows, the columns that tell
         its clusters apart, in the user's units and with intervals, how sure and how stable it is.
 
-        See :func:`~facetvae.describing.describe_clusters` for what it holds and means.
-        ``describe_figure`` of :mod:`facetvae.describing.figure` draws it. The estimator does not
-        keep its training data. Give them again, or better new rows: clusters differ in the columns
-        that they were found in, so that on the training data intervals describe and do not test.
+        See :func:`~facetvae.describing.describe_clusters` for what it holds and means. Give the
+        training data again, or better new rows: clusters differ in the columns that they were found
+        in, so that on the training data intervals describe and do not test.
 
         :param facet: its name or number.
         :param X: rows, as for :meth:`predict`.
@@ -553,22 +458,21 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             >>> from facetvae.estimators import MultiFacetClustering
             >>> X = np.random.default_rng(0).normal(size=(60, 4))
             >>> found = MultiFacetClustering(("a", "b"), n_clusters=3, epochs=4, random_state=0)
-            >>> told = found.fit(X).describe("b", X, {"half": np.arange(60) % 2})
-            >>> sorted(each["column"] for each in told.columns), len(told.metadata)
+            >>> about = found.fit(X).describe("b", X, {"half": np.arange(60) % 2})
+            >>> sorted(column["column"] for column in about.columns), len(about.metadata)
             (['x0', 'x1', 'x2', 'x3'], 1)
         """
         check_is_fitted(self)
         j = facet_index(self.facet_names_, facet)
-        rows = self._seen_data(X)
+        rows = self._later_data(X)
         x = self.encoding_.encode(rows)
         guide, name = self._precise(), self.facet_names_[j]
         log_joint = in_parts(lambda part: log_joints(guide, part)[name], x)[:, self.clusters_[j]]
-        left_out = self._marked(np.zeros((len(x), 1), int), x)[:, 0] < 0
-        sure = softmax(log_joint, -1)
-        found = FacetClusters(name, sure, log_joint, left_out, self.stability_[j])
-        shown = with_names(self.reader_.shown(X, rows), getattr(self, "feature_names_in_", None))
+        p, stability = softmax(log_joint, -1), self.stability_[j]
+        clusters = FacetClusters(name, p, log_joint, self._to_mark(x), stability)
+        shown = self.reader_.shown(X, rows, getattr(self, "feature_names_in_", None))
         kinds = kinds_of(self.runner_.model.likelihood)
-        return describe_clusters(found, shown, metadata, kinds=kinds, **options)
+        return describe_clusters(clusters, shown, metadata, kinds=kinds, **options)
 
     def _reader(self, X: Any) -> Reader:
         return reader_for(X, self.columns, self.likelihood)
@@ -581,7 +485,10 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             x = super()._newly_encoded(X)
         if self.mark_outliers:
             self.reader_.check_marking(self.encoding_)
-        self.usual_ = self._usual(x)
+        self.usual_ = None  # of columns of real numbers alone
+        if self.encoding_.of_real_columns:
+            self._say("looks for outlying rows")
+            self.usual_ = Outliers(x, search=CellSearch)
         self.outliers_ = self._outlying(x)
         shared: Any = () if self.usual_ is None else self.usual_.shared(x, self.outliers_)
         self.outliers_[list(shared)] = False
@@ -595,13 +502,6 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             self.usual_ = Outliers(x, np.flatnonzero(~self.outliers_), shared, CellSearch)
         return x
 
-    def _usual(self, x: np.ndarray) -> Outliers | None:
-        """What tells outlying rows: of columns of real numbers, and of no other data."""
-        if not self.encoding_.of_real_columns:
-            return None
-        self._say("looks for outlying rows")
-        return Outliers(x, search=CellSearch)
-
     def _shows_subspaces(self, x: np.ndarray) -> bool:
         """Whether rows of bounded values have their clusters in subspaces, as tables have."""
         given = self.network is not None or self.likelihood is not None
@@ -614,21 +514,13 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         """Rows ``[N]`` that lie far from those of the fit, which are not trained on."""
         if self.usual_ is None:
             return np.zeros(len(x), bool)
-        return self._with_bar(self.usual_.among, x)
+        return self.usual_.among(x)
 
-    def _marked(self, clusters: np.ndarray, x: np.ndarray) -> np.ndarray:
-        """-1 instead of the clusters of outlying rows, if that is wanted."""
-        if self.mark_outliers and self.usual_ is not None:
-            return self._without(self.usual_.among(x), clusters)
-        return clusters
+    def _to_mark(self, x: np.ndarray) -> np.ndarray:
+        """Rows ``[N]`` that get the cluster -1: outlying ones, if they are to be marked."""
+        return self._outlying(x) if self.mark_outliers else np.zeros(len(x), bool)
 
-    def _without(self, rows: np.ndarray, clusters: np.ndarray) -> np.ndarray:
-        """-1 instead of the clusters of these rows ``[N]``, if outlying ones are to be marked."""
-        if self.mark_outliers:
-            clusters[rows] = -1
-        return clusters
-
-    def _recipe(self, x: np.ndarray, names: Sequence[str] | None) -> FitStrategy:
+    def _strategy(self, x: np.ndarray, names: Names) -> FitStrategy:
         view = self.reader_.view(some_rows(x), self.encoding_)
         if not self.encoding_.of_columns or self.network is not None:
             return self._ladder(x, names, view)
@@ -637,31 +529,26 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             if not self.reader_.as_columns and are_pictures(found, x, view):
                 return self._ladder(x, names, view, found)
             if found.offers(len(names) if names else None):
-                how = {"found": found, "named": names is not None}
-                named = names or numbered(found)
-                return self._subspaces(CountedStrategy, x, named, len(found.maps), view, **how)
+                kind = partial(CountedStrategy, found=found, named=names is not None)
+                return self._subspaces(kind, x, names or numbered(found), len(found.maps), view)
         return self._divided(x, names, view) or self._ladder(x, names, view)
 
-    def _divided(
-        self, x: np.ndarray, names: Sequence[str] | None, view: View
-    ) -> SubspaceStrategy | None:
+    def _divided(self, x: np.ndarray, names: Names, view: View) -> SubspaceStrategy | None:
         """Facets are subspaces, with clusters or not; ``None`` if the data vary in too few
         dimensions.
         """
         names, dims = self._dims(x, names)
         if x.shape[1] < len(names):
             return None
-        seen, dim = view.numbers(some_rows(x)), sum(dims.values())
+        features, dim = view.numbers(some_rows(x)), sum(dims.values())
         if None in for_each(names, "n_latents", self.n_latents).values() and view.dims is None:
-            dim = principal_dimensions(seen, len(names), dim)
-        return self._subspaces(SubspaceStrategy, x, names, dim, view) if dim <= rank(seen) else None
+            dim = principal_dimensions(features, len(names), dim)
+        if dim > rank(features):
+            return None
+        return self._subspaces(SubspaceStrategy, x, names, dim, view)
 
     def _ladder(
-        self,
-        x: np.ndarray,
-        names: Sequence[str] | None,
-        view: View,
-        counted: FacetCount | None = None,
+        self, x: np.ndarray, names: Names, view: View, counted: FacetCount | None = None
     ) -> LadderStrategy:
         (names, dims), shape = self._dims(x, names), x.shape[1:]
         network = default_network(shape, len(names)) if self.network is None else self.network
@@ -670,9 +557,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         lengths = chosen.lengths(len(x), (alone, *[further] * (len(names) - 1), together))
         return LadderStrategy(shape, names, chosen, lengths, dims, counted)
 
-    def _dims(
-        self, x: np.ndarray, names: Sequence[str] | None
-    ) -> tuple[Sequence[str], dict[str, int]]:
+    def _dims(self, x: np.ndarray, names: Names) -> tuple[Sequence[str], dict[str, int]]:
         """Names of facets that are not counted, and the length of each one's latent."""
         names = facet_names(FACETS) if names is None else names
         default = default_dims(x.shape[1:], len(names))
@@ -680,49 +565,36 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         return names, {name: default if d is None else d for name, d in asked.items()}
 
     def _subspaces(
-        self,
-        kind: type[SubspaceStrategy],
-        x: np.ndarray,
-        names: Sequence[str],
-        dim: int,
-        view: View,
-        **how: Any,
+        self, kind: Kind, x: np.ndarray, names: Sequence[str], dim: int, view: View
     ) -> SubspaceStrategy:
         shape = x.shape[1:]
         chosen = replace(self._chosen(x, dim, self.reader_.network(shape, view)), view=view)
         if view.linear and self.likelihood is None:
-            likelihood = self.reader_.completed(
-                Normal(view.residual_scale(x, dim)), x, self.encoding_
-            )
-            chosen = replace(chosen, likelihood=likelihood)
+            normal = Normal(view.residual_scale(x, dim))
+            completed = self.reader_.completed(normal, x, self.encoding_)
+            chosen = replace(chosen, likelihood=completed)
         steps = SUBSPACE_STEPS[1:] if view.linear else SUBSPACE_STEPS
         lengths = chosen.lengths(len(x), steps)
-        return kind(shape, names, chosen, lengths, dim, len(x), **how)
+        return kind(shape, names, chosen, lengths, dim, len(x))
 
-    def _split(
-        self, known: Mapping[str, np.ndarray], seed: int
-    ) -> tuple[np.ndarray, np.ndarray | None]:
+    def _split(self, known: Labels, seed: int) -> tuple[np.ndarray, np.ndarray | None]:
         """Rows to train on, including all that have a label, and rows to hold out if there are
         enough; outlying rows are neither.
         """
         rows = np.flatnonzero(~self.outliers_)
-        free = (
-            rows[np.all([label[rows] < 0 for label in known.values()], axis=0)] if known else rows
-        )
+        free = rows[~labelled_rows(known, len(self.outliers_))[rows]]
         n = min(int(HELD_OUT * len(rows)), MOST_HELD_OUT)
         if not self.early_stopping or n < FEWEST_HELD_OUT or len(free) < n:
             return rows, None
         held_out = np.sort(np.random.default_rng(seed).permutation(free)[:n])
         return np.setdiff1d(rows, held_out), held_out
 
-    def _number_clusters(self, x: np.ndarray, known: Mapping[str, np.ndarray]) -> np.ndarray:
+    def _number_clusters(self, x: np.ndarray, known: Labels) -> np.ndarray:
         """Set ``clusters_``, the component of each cluster; returns the clusters ``[N, J]``."""
         self._say("assigns rows to clusters")
-        found = self._with_bar(partial(components, self._precise()), x)
-        self.clusters_ = []
-        for (name, prior), component in zip(
-            self.runner_.model.mixtures.items(), found.T, strict=True
-        ):
+        found = components(self._precise(), x)
+        self.clusters_, mixtures = [], self.runner_.model.mixtures.items()
+        for (name, prior), component in zip(mixtures, found.T, strict=True):
             K = prior.num_components
             self.clusters_.append(np.arange(K) if name in known else by_size(component))
             number = np.zeros(K, int)
@@ -732,9 +604,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
 
     def _gains_by_steps(self, x: np.ndarray) -> bool:
         """Whether rows have gaps, and few enough to take the time that improving them takes."""
-        if not (self.encoding_.of_columns and self.encoding_.missing):
-            return False
-        return len(rows_with_gaps(x)) * x[:1].size <= MOST_IMPROVED
+        gaps = self.encoding_.of_columns and bool(self.encoding_.missing)
+        return gaps and len(rows_with_gaps(x)) * x[:1].size <= MOST_IMPROVED
 
     def _reading(self, guide: FacetGuide) -> Reads:
         """What rows are read by: the fitted guide, or one that improves what it finds."""
@@ -745,11 +616,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
 
 
 def _warn_of_outliers(rows: np.ndarray, others: str, advice: str, stacklevel: int) -> None:
-    """Warn if more than a tenth of the rows are left out.
-
-    :param rows: which are ``[N]``.
-    :param others: what they lie far from.
-    """
+    """Warn if more than a tenth of the rows are left out."""
     if rows.mean() > MOST_LEFT_OUT:
         warnings.warn(
             f"{rows.sum()} of {len(rows)} rows of X lie far from {others}, and are not trained on "
@@ -758,11 +625,7 @@ def _warn_of_outliers(rows: np.ndarray, others: str, advice: str, stacklevel: in
         )
 
 
-def _own(x: np.ndarray) -> np.ndarray:
-    """Encoded data whose rows may change places: 8-bit data are the user's own."""
-    return x.copy() if x.dtype == np.uint8 else x
-
-
+@dataclass(eq=False, repr=False)
 class FacetClustering(ClusterMixin, TransformerMixin, BaseEstimator):
     """One facet of a :class:`MultiFacetClustering`, as a scikit-learn clusterer. What
     :meth:`MultiFacetClustering.facet` returns shares that estimator, and follows its later fits.
@@ -784,15 +647,9 @@ class FacetClustering(ClusterMixin, TransformerMixin, BaseEstimator):
         (60,)
     """
 
-    def __init__(
-        self,
-        estimator: MultiFacetClustering | None = None,
-        facet: str | int = -1,
-        random_state: RandomState = None,
-    ) -> None:
-        self.estimator = estimator
-        self.facet = facet
-        self.random_state = random_state
+    estimator: MultiFacetClustering | None = None
+    facet: str | int = -1
+    random_state: RandomState = None
 
     def fit(self, X: Any, y: Any = None, *, labels: Any = None) -> FacetClustering:
         """Fit a clone of ``estimator``; see :meth:`MultiFacetClustering.fit`.
@@ -825,7 +682,7 @@ class FacetClustering(ClusterMixin, TransformerMixin, BaseEstimator):
     def transform(self, X: Any) -> np.ndarray:
         """Means of the facet's latents ``[N, d]``."""
         fitted = self._fitted()
-        return fitted._features(fitted._seen_data(X), fitted.facet_names_)[:, self._columns()]
+        return fitted._features(fitted._later_data(X), fitted.facet_names_)[:, self._columns()]
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
         """Names of what :meth:`transform` gives.
@@ -852,10 +709,7 @@ class FacetClustering(ClusterMixin, TransformerMixin, BaseEstimator):
         return self._fitted().labels_[:, self.facet_]
 
     def _fitted(self) -> MultiFacetClustering:
-        """The fitted estimator.
-
-        :raises ValueError: if it was fitted again, to fewer facets.
-        """
+        """The fitted estimator."""
         check_is_fitted(self)
         if self.facet_ >= len(self.estimator_.facet_names_):
             raise ValueError(

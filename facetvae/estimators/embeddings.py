@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from math import log, pi
 
 import numpy as np
-import torch
 from sklearn.decomposition import PCA
 from torch import Tensor, nn
 
-from facetvae.estimators.data import Encoding
-from facetvae.estimators.readers import Reader
-from facetvae.estimators.views import View
-from facetvae.table_rules.noise import residual_scale
+from facetvae.estimators.arrays import Reader, View
+from facetvae.estimators.encoding import Encoding, doubles
+from facetvae.table_rules.components import residual_scale
 from facetvae.table_rules.rows import some_rows
 from ppl_models import Likelihood, Normal
 
@@ -79,9 +77,7 @@ class EmbeddingEncoding(Encoding):
 
 
 def embedding_encoding(X: np.ndarray) -> EmbeddingEncoding:
-    """The encoding for embeddings ``X`` ``[N, D]``: 30 components, or fewer of few rows,
-    found in at most 20,000 rows, drawn at random.
-    """
+    """The encoding for embeddings ``X`` ``[N, D]``: 30 components, or fewer of few rows."""
     rows = some_rows(X).astype(float)
     p = int(np.clip(len(X) // ROWS_PER_COMPONENT, 1, min(COMPONENTS, *rows.shape)))
     pca = PCA(p, svd_solver="covariance_eigh").fit(rows)
@@ -90,14 +86,9 @@ def embedding_encoding(X: np.ndarray) -> EmbeddingEncoding:
     kept[0] = True
     scale = np.sqrt(variance.clip(np.finfo(float).tiny))[kept]
     noise = float(np.sqrt(max(pca.noise_variance_, np.finfo(np.float32).eps ** 2)))
+    turns, shape = pca.components_[kept], X.shape[1:]
     return EmbeddingEncoding(
-        "embeddings",
-        X.shape[1:],
-        pca.mean_,
-        scale,
-        0.0,
-        directions=pca.components_[kept],
-        noise=noise,
+        "embeddings", shape, pca.mean_, scale, 0.0, directions=turns, noise=noise
     )
 
 
@@ -118,7 +109,7 @@ class EmbeddingView(View):
     def numbers(self, x: np.ndarray) -> np.ndarray:
         return x * (self.scale / self.scale[0])
 
-    def taught(self, x: Tensor) -> Tensor:
+    def network_input(self, x: Tensor) -> Tensor:
         return x
 
     def residual_scale(self, x: np.ndarray, dim: int) -> float:
@@ -133,8 +124,8 @@ class ComponentsModule(nn.Module):
 
     def __init__(self, encoding: EmbeddingEncoding) -> None:
         super().__init__()
-        self.register_buffer("loc", torch.as_tensor(encoding.loc))
-        self.register_buffer("weight", torch.as_tensor(encoding.directions.T / encoding.scale))
+        self.register_buffer("loc", doubles(encoding.loc))
+        self.register_buffer("weight", doubles(encoding.directions.T / encoding.scale))
 
     def forward(self, x: Tensor) -> Tensor:
         """``[B, D] -> [B, p]``, as float32."""
@@ -161,7 +152,6 @@ class EmbeddingReader(Reader):
         return EmbeddingView(encoding.scale)
 
     def check_gaps(self, X: np.ndarray, encoding: Encoding, likelihood: Likelihood) -> None:
-        """Refuse later rows that have another length."""
         if not (usual := of_length_one(X)).all():
             row = int(usual.argmin())
             raise ValueError(

@@ -11,8 +11,11 @@ import numpy as np
 import torch
 
 from facetvae.describing.columns import FEW_VALUES, are_counts
-from facetvae.estimators.tables import check_kinds
-from facetvae.estimators.words import check_words, reads_as_number
+from facetvae.estimators.arrays import Reader, View, check_kinds
+from facetvae.estimators.columns_view import columns_view
+from facetvae.estimators.encoding import Encoding
+from facetvae.estimators.words import check_words, plain_values, reads_as_number
+from facetvae.table_rules.rows import is_missing
 from ppl_models import (
     Bernoulli,
     Categorical,
@@ -41,6 +44,8 @@ from ppl_models.likelihood_base import rebuilt
 VARIES, SMALLEST, LARGEST = 1e-6, 1e-15, 1e15
 # Single precision holds all whole numbers below.
 LARGEST_WHOLE = 2**24
+# What the columns of a frame of several kinds may hold.
+UNDERSTOOD = (Kind.NUMBERS, Kind.BOOLS, Kind.STRINGS, Kind.CATEGORIES)
 # Whole numbers of so many rows that all differ are ids if so many pairs of equal ones would be
 # expected by chance.
 FEWEST_IDS, PAIRS_OF_IDS = 100, 20
@@ -50,7 +55,6 @@ FEWEST_IDS, PAIRS_OF_IDS = 100, 20
 class Column:
     """A column of numbers, as they are.
 
-    :ivar name: its name.
     :ivar whole: whether its numbers are whole, so that imputed ones are rounded.
 
     :cvar held: what it holds, for messages.
@@ -64,7 +68,7 @@ class Column:
     def codes(self, column: Given) -> np.ndarray:
         """Numbers ``[N]``, NaN in gaps.
 
-        :raises ValueError: if there are others.
+        :raises ValueError: if a value is not one that this column can hold.
         """
         if column.gaps.all():
             return np.full(len(column.gaps), np.nan)
@@ -121,13 +125,13 @@ class CodedColumn(Column):
     def _codes(self, column: Given) -> np.ndarray:
         there = column.there.tolist()
         place = {level: code for code, level in enumerate(self.levels)}
-        if unknown := [each for each in there if each not in place]:
+        if unknown := [level for level in there if level not in place]:
             raise ValueError(
                 f"column {self.name!r} has the category {unknown[0]!r}, but the training data had "
                 f"{_some(self.levels)}: leave these rows out, or mark it as missing (NaN)"
             )
         codes = np.full(len(column.gaps), np.nan)
-        codes[~column.gaps] = [place[each] for each in there]
+        codes[~column.gaps] = [place[level] for level in there]
         return codes
 
     def values(self, codes: np.ndarray) -> np.ndarray:
@@ -171,33 +175,28 @@ class NumberedColumn(CodedColumn):
 
 
 @dataclass(frozen=True)
-class Table:
-    """The columns of a data frame, and the way to codes and back.
+class FrameReader(Reader):
+    """Data frames whose columns have a likelihood each: read as codes, and returned as frames with
+    the same dtypes, categories and order.
 
     :ivar columns: in the frame's order.
-    :ivar form: the frame without its rows, which has the dtypes, categories and order.
     :ivar described: the columns' :class:`~ppl_models.columns.Columns`, in JSON types.
     """
 
     columns: Sequence[Column]
-    form: Form
     described: Any
 
-    def likelihood(self) -> Columns:
-        """A new one, of all columns."""
+    @property
+    def likelihoods(self) -> Columns:
+        """New ones, of all columns."""
         return from_config(self.described)
-
-    def chosen(self) -> dict[str, str]:
-        """Each column's likelihood, in words."""
-        columns = self.likelihood()
-        return {name: repr(each) for name, each in zip(columns.names, columns, strict=True)}
 
     @property
     def names(self) -> list[str]:
         return [column.name for column in self.columns]
 
-    def codes(self, X: Any) -> Any:
-        """A frame of numbers with the same columns and rows, NaN in gaps; columns may come in any
+    def numbers(self, X: Any) -> Any:
+        """A frame of codes with the same columns and rows, NaN in gaps; columns may come in any
         order.
 
         :raises ValueError: if it is no frame, columns are missing or unknown, or a value is.
@@ -212,21 +211,64 @@ class Table:
         unknown = [name for name in given if name not in self.names]
         if missing or unknown:
             raise ValueError(_differing(missing, unknown))
-        return frame_like(X, {each.name: each.codes(given[each.name]) for each in self.columns})
+        return frame_like(X, {c.name: c.codes(given[c.name]) for c in self.columns})
 
-    def frame(self, codes: np.ndarray, index: Any = None) -> Any:
-        """The user's columns of codes ``[N, D]``: :meth:`~ppl_models.given.frames.Form.frame`."""
-        return self.form.frame(self._values(codes), index)
+    def encoding(
+        self, X: np.ndarray, likelihood: Likelihood | None, rows: np.ndarray | None = None
+    ) -> Encoding:
+        """Codes stay as they are; columns are standardised in their likelihoods."""
+        missing = float(is_missing(X).mean())
+        return Encoding("columns", X.shape[1:], np.zeros(1), np.ones(1), missing)
 
-    def filled(self, codes: np.ndarray, X: Any) -> Any:
-        """The frame ``X``, its columns in the order of the training data, with codes ``[N, D]`` in
-        its gaps. What is observed stays as it is.
+    def likelihood(self, x: np.ndarray, encoding: Encoding, dim: int) -> Likelihood:
+        return self.likelihoods
+
+    def view(self, x: np.ndarray, encoding: Encoding) -> View:
+        view = columns_view(self.likelihoods, x)
+        if not np.ptp(view.numbers(x), axis=0).any():
+            raise ValueError(
+                "no column of X tells its rows apart beyond chance: there is nothing to cluster"
+            )
+        return view
+
+    def settings(self) -> dict[str, Any]:
+        columns = self.likelihoods
+        return {"columns": dict(zip(columns.names, map(repr, columns), strict=True))}
+
+    def in_words(self) -> list[dict[str, Any]]:
+        """Each column's name and categories, in the order of their codes."""
+        return [
+            {"name": column.name, "categories": plain_values(getattr(column, "levels", ()))}
+            for column in self.columns
+        ]
+
+    def check_marking(self, encoding: Encoding) -> None:
+        raise ValueError(
+            "mark_outliers=True is for columns of numbers alone: leave it out, and give a "
+            'column with outliers columns={"name": StudentT()}'
+        )
+
+    def check_gaps(self, X: np.ndarray, encoding: Encoding, likelihood: Likelihood) -> None:
+        gaps = is_missing(X)
+        if not encoding.missing and gaps.any():
+            raise ValueError(
+                f"X has missing entries in column {self.names[int(gaps.any(0).argmax())]!r}, "
+                "but the training data had none: fit to some that have"
+            )
+
+    def shown(self, X: Any, checked: Any, names: Any) -> Any:
+        return X
+
+    def returned(self, values: np.ndarray, like: Any = None) -> Any:
+        """The user's columns of codes ``[N, D]``, in the order of the training data; of rows like
+        given ones only gaps are filled, and what is observed stays as it is.
         """
-        own = dict(native_columns(X))
-        return self.form.filled(self._values(codes), [own[name] for name in self.names], X)
-
-    def _values(self, codes: np.ndarray) -> list[np.ndarray]:
-        return [column.values(each) for column, each in zip(self.columns, codes.T, strict=True)]
+        made = [column.values(own) for column, own in zip(self.columns, values.T, strict=True)]
+        assert self.form is not None
+        if like is None:
+            return self.form.frame(made)
+        own = dict(native_columns(like))
+        return self.form.filled(made, [own[name] for name in self.names], like)
 
 
 def is_mixed(X: Any) -> bool:
@@ -235,16 +277,16 @@ def is_mixed(X: Any) -> bool:
     :raises ValueError: if a column holds dates or the like, or has a dtype without values.
     """
     columns = columns_given(X)
-    for each in columns:
-        if each.kind == Kind.NOTHING:
-            raise ValueError(f"column {each.name!r} has no values, all are missing: drop it")
-    check_kinds(columns, (Kind.NUMBERS, Kind.BOOLS, Kind.STRINGS, Kind.CATEGORIES))
-    if 0 < sum(each.kind == Kind.BOOLS for each in columns) < len(columns):
+    for column in columns:
+        if column.kind == Kind.NOTHING:
+            raise ValueError(f"column {column.name!r} has no values, all are missing: drop it")
+    check_kinds(columns, UNDERSTOOD)
+    if 0 < sum(column.kind == Kind.BOOLS for column in columns) < len(columns):
         return True
     return any(
-        each.kind == Kind.CATEGORIES
-        or (each.kind == Kind.STRINGS and not all(map(reads_as_number, each.there)))
-        for each in columns
+        column.kind == Kind.CATEGORIES
+        or (column.kind == Kind.STRINGS and not all(map(reads_as_number, column.there)))
+        for column in columns
     )
 
 
@@ -270,8 +312,8 @@ def warn_of_ids(columns: Iterable[Given]) -> None:
             )
 
 
-def read_table(X: Any, chosen: Mapping[str, Likelihood]) -> Table:
-    """The table of a frame.
+def frame_reader(X: Any, chosen: Mapping[str, Likelihood]) -> FrameReader:
+    """The reader of a frame.
 
     :param chosen: likelihoods that the user gave, by column; for others the dtype decides.
     :raises ValueError: if a column is not understood, has no values, or does not suit its
@@ -284,21 +326,19 @@ def read_table(X: Any, chosen: Mapping[str, Likelihood]) -> Table:
         raise ValueError(
             f"columns names {unknown[0]!r}, but X has {_some(list(given))}: is that a misspelling?"
         )
-    check_kinds(list(given.values()), (Kind.NUMBERS, Kind.BOOLS, Kind.STRINGS, Kind.CATEGORIES))
-    read = {name: _column(each, chosen.get(name)) for name, each in given.items()}
+    check_kinds(list(given.values()), UNDERSTOOD)
+    read = {name: _column(own, chosen.get(name)) for name, own in given.items()}
     fitted = {
         name: _fitted(column, likelihood, column.codes(given[name]))
         for name, (column, likelihood) in read.items()
     }
-    warn_of_ids(each for name, each in given.items() if name not in chosen)
-    return Table([column for column, _ in read.values()], Form.of(X), to_config(Columns(fitted)))
+    warn_of_ids(own for name, own in given.items() if name not in chosen)
+    columns = [column for column, _ in read.values()]
+    return FrameReader(columns, to_config(Columns(fitted)), form=Form.of(X))
 
 
 def _column(given: Given, likelihood: Likelihood | None) -> tuple[Column, Likelihood]:
-    """How to read a column, and its likelihood.
-
-    :raises ValueError: if it has no values, or text that is no categories.
-    """
+    """How to read a column, and its likelihood."""
     if given.gaps.all():
         raise ValueError(f"column {given.name!r} has no values, all are missing: drop it")
     if likelihood is not None:
@@ -326,23 +366,16 @@ def _by_kind(given: Given, coded: bool) -> tuple[Column, Likelihood]:
     levels = np.unique(there)
     if coded or (whole and 2 <= len(levels) <= FEW_VALUES):
         return NumberedColumn(name, levels=tuple(levels.tolist())), Ordinal()
-    return Column(name, whole), _of_numbers(there, whole)
+    # Counts vary at least as much as a Poisson variable; other whole numbers are numbers.
+    return Column(name, whole), NegativeBinomial() if whole and are_counts(there) else Normal()
 
 
 def _words(given: Given, coded: bool) -> tuple[str, ...]:
-    """The strings of a column, in order; by number if they read as such.
-
-    :raises ValueError: if they are no categories and the user did not say that they are.
-    """
+    """The strings of a column, in order; by number if they read as such."""
     if not coded:
         check_words(given.name, given.there.tolist())
     levels = given.levels()
     return tuple(sorted(levels, key=float) if all(map(reads_as_number, levels)) else levels)
-
-
-def _of_numbers(values: np.ndarray, whole: bool) -> Likelihood:
-    """Counts vary at least as much as a Poisson variable; other whole numbers are numbers."""
-    return NegativeBinomial() if whole and are_counts(values) else Normal()
 
 
 def _fitted(column: Column, likelihood: Likelihood, codes: np.ndarray) -> Likelihood:
@@ -376,14 +409,11 @@ def _check_precision(name: str, values: np.ndarray) -> None:
 
 
 def _named(X: Any) -> dict[str, Given]:
-    """The columns by name.
-
-    :raises ValueError: if there are none, or two have the same.
-    """
+    """The columns by name."""
     columns = columns_given(X)
-    named = {each.name: each for each in columns}
+    named = {column.name: column for column in columns}
     if len(named) < len(columns):
-        names = [each.name for each in columns]
+        names = [column.name for column in columns]
         raise ValueError(f"X has columns of the same name among {_some(names)}: rename them")
     return named
 
@@ -392,16 +422,15 @@ def _with_gaps(values: np.ndarray, codes: np.ndarray) -> np.ndarray:
     """``values``, ``None`` where codes are NaN."""
     if not (gaps := np.isnan(codes)).any():
         return values
-    found = values.astype(object)
-    found[gaps] = None
-    return found
+    objects = values.astype(object)
+    objects[gaps] = None
+    return objects
 
 
 def _differing(missing: Sequence[str], unknown: Sequence[str]) -> str:
-    said = [f"lacks the columns {_some(missing)}"] if missing else []
-    said += (
-        [f"has the columns {_some(unknown)}, which the training data had not"] if unknown else []
-    )
+    said = [f"lacks the columns {_some(missing)}"] * bool(missing)
+    unheard = f"has the columns {_some(unknown)}, which the training data had not"
+    said += [unheard] * bool(unknown)
     fix = "rename them" if missing and unknown else "add them" if missing else "drop them"
     return f"X {' and '.join(said)}: {fix}"
 

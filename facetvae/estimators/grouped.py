@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,15 +13,13 @@ from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from facetvae.estimators.base import FacetEstimator, RandomState, all_or_nothing
-from facetvae.estimators.defaults import default_dims, default_plain_network, epochs_of
+from facetvae.estimators.base import FacetEstimator, restore_on_error
+from facetvae.estimators.defaults import default_plain_network, epochs_of
 from guides import GroupedGuide
 from inference.training.batching import Groups
-from ppl_models import MLVAE, Likelihood
-from ppl_models.given.checks import check_size
+from ppl_models import MLVAE
 from ppl_models.given.frames import given, is_frame, native_columns
 from ppl_models.given.labels import as_groups
-from ppl_models.networks import Architecture
 from ppl_models.turns import exclusive
 
 __all__ = ["ContentStyleTransformer"]
@@ -32,13 +30,14 @@ STEPS = 4000
 PARTS = ("content", "style")
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class ContentStyleTransformer(TransformerMixin, FacetEstimator):
     """Features in two parts: the content of each datum's group, and the datum's own style (ML-VAE,
     :class:`~ppl_models.mlvae.MLVAE`).
 
     ``groups`` are given with the data, an integer or a string for each datum. In training they say
     which data share their content; in ``transform`` all members of a group contribute to its
-    content. Without them each datum is a group of its own, of which ``fit`` warns. To pass them
+    content. Without them each datum is a group by itself, of which ``fit`` warns. To pass them
     through a pipeline or a search, enable scikit-learn's metadata routing and request them:
     ``set_fit_request(groups=True)``, ``set_transform_request(groups=True)``.
 
@@ -66,33 +65,11 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
         (60, 3)
     """
 
-    def __init__(
-        self,
-        *,
-        content_dim: int | None = None,
-        style_dim: int | None = None,
-        likelihood: Likelihood | None = None,
-        network: Architecture | None = None,
-        epochs: int | None = None,
-        batch_size: int | None = None,
-        learning_rate: float = 1e-3,
-        random_state: RandomState = None,
-        device: str = "cpu",
-        verbose: bool = False,
-    ) -> None:
-        self.content_dim = content_dim
-        self.style_dim = style_dim
-        self.likelihood = likelihood
-        self.network = network
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.random_state = random_state
-        self.device = device
-        self.verbose = verbose
+    content_dim: int | None = None
+    style_dim: int | None = None
 
     @exclusive()
-    @all_or_nothing
+    @restore_on_error
     def fit(self, X: Any, y: Any = None, *, groups: Any = None) -> ContentStyleTransformer:
         """Learn what members of a group share.
 
@@ -103,12 +80,8 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
         :raises FloatingPointError: if training diverges.
         """
         x = self._new_data(X)
-        small = default_dims(x.shape[1:], 2)
-        content_dim, style_dim = (
-            small if d is None else d for d in (self.content_dim, self.style_dim)
-        )
-        dim = check_size("content_dim", content_dim) + check_size("style_dim", style_dim)
-        chosen = self._chosen(x, dim, default_plain_network(x.shape[1:]))
+        content_dim, style_dim = self._dims_of(x, "content_dim", "style_dim")
+        chosen = self._chosen(x, content_dim + style_dim, default_plain_network(x.shape[1:]))
         group = _groups(groups, len(x))
         sizes = group.bincount()
         if len(sizes) == len(x) > 1:
@@ -135,14 +108,14 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
         :param groups: the group of each datum, integers or strings ``[N]``; any values, whether
             seen in training or not.
         """
-        X = self._seen_data(X)
+        X = self._later_data(X)
         return self._features(X, PARTS, group=_groups(groups, len(X)))
 
     def score(self, X: Any, y: Any = None, *, groups: Any = None) -> float:
         """The ELBO of ``X``, in nats per datum of the user's units; see
         :meth:`MultiFacetClustering.score <facetvae.estimators.MultiFacetClustering.score>`.
         """
-        X = self._seen_data(X)
+        X = self._later_data(X)
         return self._bound(X, group=_groups(groups, len(X)))
 
     def impute(self, X: Any, *, groups: Any = None) -> Any:
@@ -152,7 +125,7 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
 
         :param X: ``[N, ...]``, NaN where missing.
         """
-        x = self._seen_data(X)
+        x = self._later_data(X)
         return self.reader_.returned(self._filled(x, group=_groups(groups, len(x))), X)
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
@@ -165,28 +138,17 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
 
 
 def _groups(groups: Any, n: int) -> Tensor:
-    """Numbers of groups ``[n]``, which are given as integers or strings; by default, one a row.
-
-    :raises ValueError: if they are neither, or not one for each row.
-    """
+    """Numbers of groups ``[n]``, which are given as integers or strings; by default, one a row."""
     if groups is None:
         return torch.arange(n)
     if is_frame(groups) and groups.shape[1] == 1:
         groups = given("groups", native_columns(groups)[0][1]).values
     names = [] if isinstance(groups, Tensor) else list(groups)
     if any(name is None or isinstance(name, str) for name in names):
-        groups = _numbers(names)
+        if unnamed := [row for row, name in enumerate(names) if not isinstance(name, str)]:
+            raise ValueError(
+                "groups must be integers or strings, all of one kind and one a row; row "
+                f"{unnamed[0]} has {names[unnamed[0]]!r}: convert it, or leave the row out"
+            )
+        groups = np.unique(names, return_inverse=True)[1]
     return as_groups("groups", groups, n)
-
-
-def _numbers(names: Sequence[Any]) -> np.ndarray:
-    """Numbers of groups that have names.
-
-    :raises ValueError: if one has none.
-    """
-    if unnamed := [row for row, name in enumerate(names) if not isinstance(name, str)]:
-        raise ValueError(
-            "groups must be integers or strings, all of one kind and one a row; row "
-            f"{unnamed[0]} has {names[unnamed[0]]!r}: convert it, or leave the row out"
-        )
-    return np.unique(names, return_inverse=True)[1]

@@ -1,4 +1,4 @@
-"""Networks that start from the linear maps of a table's subspaces, set to them or taught them."""
+"""Networks that start from the linear maps of a table's subspaces, set or fitted to them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,9 @@ def _set_last(layer: nn.Linear, weight: np.ndarray, bias: np.ndarray) -> None:
     layer.bias[:outputs] = torch.as_tensor(bias)
 
 
-def teach(guide: FacetGuide, data: Observed, sources: Tensor, epochs: int, chosen: Chosen) -> None:
+def fit_networks(
+    guide: FacetGuide, data: Observed, sources: Tensor, epochs: int, chosen: Chosen
+) -> None:
     """Train a guide's networks: the encoder on the subspaces' maps, the decoder on the way back to
     the data.
 
@@ -71,10 +73,8 @@ def teach(guide: FacetGuide, data: Observed, sources: Tensor, epochs: int, chose
     that all epochs together end in convergence: from epoch to epoch, of more than 20,000 rows from
     step to step.
 
-    :param guide: with a facet for each subspace, and an :class:`~ppl_models.networks.MLP`.
     :param data: x ``[N, D]``, encoded, on the guide's device.
     :param sources: all facets' latents side by side ``[N, m]``.
-    :param chosen: gives the learning rate, batch size and seed.
     """
     dims = [prior.dim for prior in guide.model.priors.values()]
     sources = sources.to(guide.model.gates)
@@ -90,7 +90,7 @@ def teach(guide: FacetGuide, data: Observed, sources: Tensor, epochs: int, chose
                     for group in optimizer.param_groups:
                         group["lr"] = FIRST_RATE * chosen.learning_rate * left
                 optimizer.zero_grad(set_to_none=True)
-                batch = chosen.view.taught(data[rows].x)
+                batch = chosen.view.network_input(data[rows].x)
                 _distance(guide, batch, sources[rows].split(dims, -1)).backward()
                 optimizer.step()
                 bar.update()
@@ -102,9 +102,7 @@ def _distance(guide: FacetGuide, x: Tensor, sources: Sequence[Tensor]) -> Tensor
     """Squared distance between the posteriors' means and the sources, and how far the data are from
     the decoded sources.
     """
-    posterior = guide.encode(x).values()
-    apart = [
-        (q.mean - source).square().mean() for q, source in zip(posterior, sources, strict=True)
-    ]
-    back = guide.model.decode(dict(zip(guide.model.priors, sources, strict=True)))
+    priors, posteriors = guide.model.priors, guide.encode(x).values()
+    apart = [(q.mean - z).square().mean() for q, z in zip(posteriors, sources, strict=True)]
+    back = guide.model.decode(dict(zip(priors, sources, strict=True)))
     return torch.stack([*apart, guide.model.likelihood.misfit(back, x)]).sum()

@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from facetvae.estimators.counts_reader import reads_counts
+from facetvae.estimators.arrays import Reader, plain_table
+from facetvae.estimators.counts import reads_counts
 from facetvae.estimators.embeddings import EmbeddingReader, are_embeddings
-from facetvae.estimators.frame_reader import FrameReader
-from facetvae.estimators.frames import is_mixed, read_table, warn_of_ids
-from facetvae.estimators.readers import Reader
-from facetvae.estimators.tables import plain_table
+from facetvae.estimators.frames import frame_reader, is_mixed, warn_of_ids
 from ppl_models import Likelihood
 from ppl_models.given.frames import Form, columns_given, is_frame
 
@@ -44,4 +42,4 @@ def reader_for(
             "likelihood= is one for all entries, which does not do for a frame with a likelihood a "
             'column: give columns= by name alone, such as {"age": Normal()}'
         )
-    return FrameReader(read_table(X, columns or {}))
+    return frame_reader(X, columns or {})

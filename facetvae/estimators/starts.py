@@ -9,15 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn.metrics import adjusted_rand_score
 
-from facetvae.estimators.assignment import components
-from facetvae.estimators.gaps import Reads
+from facetvae.estimators.posteriors import Reads, components
 from facetvae.estimators.strategies import FitStrategy
+from facetvae.estimators.training import bound
 from facetvae.table_rules.merging import ClusterCount
-from inference.evaluation.bounds import elbo
-from inference.randomness import seeded
 from inference.runner import SVIRunner
-
-__all__ = ["UnstableFacetWarning", "stability"]
 
 # Draws of the latents in a bound.
 DRAWS = 10
@@ -39,7 +35,7 @@ class Start:
     :ivar ended: how its training ended, in words.
     """
 
-    recipe: FitStrategy
+    strategy: FitStrategy
     counts: Mapping[str, ClusterCount]
     runner: SVIRunner
     ended: str
@@ -51,21 +47,21 @@ def part_of_rows(n: int, label: Mapping[str, np.ndarray], seed: int) -> np.ndarr
     :param label: by facet, integers ``[n]``, -1 where unknown.
     """
     chosen = np.random.default_rng(seed).random(n) < PART
-    for each in label.values():
-        chosen |= each >= 0
+    for known in label.values():
+        chosen |= known >= 0
     return np.flatnonzero(chosen) if chosen.sum() > 1 else np.arange(n)
 
 
 def likeliest(starts: Sequence[Start], x: np.ndarray) -> Start:
     """The start with the highest ELBO of ``x``, of those with as many facets as the first."""
-    alike = [each for each in starts if len(each.recipe.names) == len(starts[0].recipe.names)]
-    return alike[0] if len(alike) == 1 else max(alike, key=lambda each: _bound(each.runner, x))
+    number = len(starts[0].strategy.names)
+    alike = [start for start in starts if len(start.strategy.names) == number]
+    return alike[0] if len(alike) == 1 else max(alike, key=lambda start: _bound(start.runner, x))
 
 
 def _bound(runner: SVIRunner, x: np.ndarray) -> float:
-    with seeded(0, runner.device):
-        bound, _ = elbo(runner.model, runner.guide, x, DRAWS)
-    return bound if np.isfinite(bound) else -np.inf
+    value = bound(runner.guide, x, DRAWS)
+    return value if np.isfinite(value) else -np.inf
 
 
 def stability(labels: np.ndarray, others: Sequence[Reads], x: np.ndarray) -> np.ndarray:
@@ -79,12 +75,12 @@ def stability(labels: np.ndarray, others: Sequence[Reads], x: np.ndarray) -> np.
     if not others:
         return np.full(labels.shape[1], np.nan)
     found = [components(guide, x).T for guide in others]
-    return np.array(
-        [
-            np.mean([max(adjusted_rand_score(facet, other) for other in each) for each in found])
-            for facet in labels.T
-        ]
-    )
+
+    def found_again(facet: np.ndarray) -> float:
+        best = [max(adjusted_rand_score(facet, other) for other in fit) for fit in found]
+        return float(np.mean(best))
+
+    return np.array([found_again(facet) for facet in labels.T])
 
 
 def unstable(names: Sequence[str], stability: np.ndarray) -> list[str]:

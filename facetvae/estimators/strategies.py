@@ -12,17 +12,15 @@ from typing import Any, ClassVar, Literal, cast
 import numpy as np
 import torch
 
+from facetvae.estimators.arrays import View
 from facetvae.estimators.base import Chosen
-from facetvae.estimators.convergence import STEPS_PER_LOOK, StopConverged
-from facetvae.estimators.data import FEWEST_PIXELS
 from facetvae.estimators.defaults import Lengths, epochs_of
-from facetvae.estimators.divergence import blaming_divergence
+from facetvae.estimators.encoding import FEWEST_PIXELS
 from facetvae.estimators.facets import REST, facet_names, number_of_facets
-from facetvae.estimators.linear_maps import set_linear, set_widths, teach
-from facetvae.estimators.views import View
-from facetvae.table_rules.bic import likeliest_number
+from facetvae.estimators.linear_maps import fit_networks, set_linear, set_widths
+from facetvae.estimators.training import STEPS_PER_LOOK, StopConverged, blaming_divergence
 from facetvae.table_rules.counting import FacetCount
-from facetvae.table_rules.merging import ClusterCount, merged_number
+from facetvae.table_rules.merging import ClusterCount, likeliest_number, merged_number
 from facetvae.table_rules.rows import has_missing, in_parts, labelled, some_rows
 from facetvae.table_rules.subspaces import Subspaces, independent_subspaces
 from guides import FacetGuide, VaDEGuide
@@ -46,6 +44,13 @@ FEWEST_FOR_NEIGHBORS = 30
 # Rows times squared numbers of a row in which facets are looked for: about a minute on one core.
 # It may be more in a few rows, of which at least so many are taken.
 MOST_WORK, FEWEST_SEARCHED = 15_000_000_000, 2000
+
+
+#: Known clusters by facet, -1 where unknown; numbers of clusters by facet, ``None`` where unknown;
+#: and numbers that are found, with why.
+Labels = Mapping[str, np.ndarray]
+Numbers = Mapping[str, int | None]
+Counts = dict[str, ClusterCount]
 
 
 @dataclass(frozen=True)
@@ -79,39 +84,23 @@ class FitStrategy(ABC):
         seed = derive_seed(self.chosen.seed, number) % 2**31
         return replace(self, chosen=replace(self.chosen, seed=seed))
 
-    def given(
-        self, x: np.ndarray, label: Mapping[str, np.ndarray], numbers: Mapping[str, int | None]
-    ) -> FitStrategy:
-        """The strategy in view of the data.
-
-        :param label: known clusters, by facet; -1 where unknown.
-        :param numbers: of clusters, by facet; ``None`` where unknown.
-        """
+    def given(self, x: np.ndarray, label: Labels, numbers: Numbers) -> FitStrategy:
+        """The strategy in view of the data."""
         return self
 
     @abstractmethod
-    def latents(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> FacetGuide:
-        """The facets' latents under a standard normal prior.
-
-        :param label: known clusters, by facet; -1 where unknown.
-        """
+    def latents(self, x: np.ndarray, label: Labels) -> FacetGuide:
+        """The facets' latents under a standard normal prior."""
 
     def mixtures(
-        self,
-        x: np.ndarray,
-        latents: FacetGuide,
-        numbers: Mapping[str, int],
-        label: Mapping[str, np.ndarray],
+        self, x: np.ndarray, latents: FacetGuide, numbers: Mapping[str, int], label: Labels
     ) -> SVIRunner:
         """A runner with the same networks and mixture priors, which are fitted to the latents."""
         dims = {name: prior.dim for name, prior in latents.model.priors.items()}
         with seeded(self.chosen.seed, torch.device("cpu")):  # their starting values are drawn
-            priors = {
-                name: GaussianMixture(numbers[name], dim, self.covariance)
-                if name in numbers
-                else StandardNormal(dim)
-                for name, dim in dims.items()
-            }
+            priors: dict[str, Any] = {name: StandardNormal(dim) for name, dim in dims.items()}
+            for name, number in numbers.items():
+                priors[name] = GaussianMixture(number, dims[name], self.covariance)
         runner = self._runner(priors)
         runner.guide.encoder.load_state_dict(latents.encoder.state_dict())
         runner.model.decoder.load_state_dict(latents.model.decoder.state_dict())
@@ -124,7 +113,7 @@ class FitStrategy(ABC):
         runner: SVIRunner,
         x: np.ndarray,
         held_out: np.ndarray | None,
-        label: Mapping[str, np.ndarray],
+        label: Labels,
         stops_early: bool,
     ) -> str:
         """Train everything together, for all epochs or until that has converged; say which, and of
@@ -133,16 +122,14 @@ class FitStrategy(ABC):
         epochs = self.lengths.together
         log_every = min(epochs, epochs_of(STEPS_PER_LOOK, len(x), self.chosen.batch_size))
         stop = StopConverged(runner, held_out) if stops_early else None
-        callbacks = [] if stop is None else [stop]
-        self._fit(runner, x, epochs, log_every=log_every, callbacks=callbacks, label=label or None)
+        looks = {"log_every": log_every, "callbacks": [stop] if stop else []}
+        self._fit(runner, x, epochs, **looks, label=label or None)
         how = "converged in" if runner.should_stop else "took all"
         ended = f"{how} {runner.epoch} of {epochs} epochs"
         kept = runner.epoch if stop is None else stop.restore()
         return ended if kept == runner.epoch else f"{ended}; the state after {kept} is kept"
 
-    def numbers(
-        self, x: np.ndarray, latents: FacetGuide, chosen: Mapping[str, int | None]
-    ) -> dict[str, ClusterCount]:
+    def numbers(self, x: np.ndarray, latents: FacetGuide, chosen: Numbers) -> Counts:
         """How many clusters each facet has: the requested number, or one found in the latents of
         at most 20,000 rows.
         """
@@ -154,8 +141,7 @@ class FitStrategy(ABC):
 
     def clusters_in(self, z: np.ndarray) -> ClusterCount:
         """How many clusters latents ``[N, d]`` have."""
-        number = likeliest_number(z, self.covariance, self.chosen.seed)
-        return ClusterCount(number, "lowest BIC")
+        return ClusterCount(likeliest_number(z, self.covariance, self.chosen.seed), "lowest BIC")
 
     def _runner(
         self, facets: Mapping[str, Any], schedule: Schedule | None = None, **options: Any
@@ -163,15 +149,8 @@ class FitStrategy(ABC):
         model, guide = partial(MFCVAE, self.x_shape, facets), partial(VaDEGuide, **options)
         return self.chosen.runner(model, guide, schedule, self.slower)
 
-    def _fit(
-        self,
-        runner: SVIRunner,
-        x: np.ndarray,
-        epochs: int,
-        log_every: int | None = None,
-        **options: Any,
-    ) -> None:
-        how = {"log_every": log_every or epochs, "progress": self.chosen.verbose, **options}
+    def _fit(self, runner: SVIRunner, x: np.ndarray, epochs: int, **options: Any) -> None:
+        how = {"log_every": epochs, "progress": self.chosen.verbose, **options}
         runner.fit(x, epochs, self.chosen.batch_size, **how)
 
     def _start(self, runner: SVIRunner, x: np.ndarray, **options: Any) -> FacetGuide:
@@ -202,22 +181,19 @@ class LadderStrategy(FitStrategy):
             return super().found_as
         return f"neighbours tell more clusters than subspaces: {self.counted.evidence}"
 
-    def latents(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> FacetGuide:
+    def latents(self, x: np.ndarray, label: Labels) -> FacetGuide:
         priors = {name: StandardNormal(dim) for name, dim in self.dims.items()}
         return self._start(self._runner(priors, self._schedule), x)
 
-    def given(
-        self, x: np.ndarray, label: Mapping[str, np.ndarray], numbers: Mapping[str, int | None]
-    ) -> FitStrategy:
+    def given(self, x: np.ndarray, label: Labels, numbers: Numbers) -> FitStrategy:
         deepest = self.names[-1]
         if deepest in label or has_missing(x) or len(x) <= FEWEST_FOR_NEIGHBORS:
             return self
-        seen = self.chosen.view.numbers(x)
-        found = neighbor_clusters(seen, numbers[deepest], seed=self.chosen.seed)
-        if found.max() < 1:
+        features = self.chosen.view.numbers(x)
+        neighbors = neighbor_clusters(features, numbers[deepest], seed=self.chosen.seed)
+        if neighbors.max() < 1:
             return self
-        how = (self.chosen, self.lengths, self.dims, self.counted)
-        return NeighborStrategy(self.x_shape, self.names, *how, found)
+        return NeighborStrategy(**vars(self), neighbors=neighbors)
 
     @property
     def _schedule(self) -> Schedule | None:
@@ -236,33 +212,30 @@ class NeighborStrategy(LadderStrategy):
 
     neighbors: np.ndarray
 
-    def latents(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> FacetGuide:
-        known = {self.names[-1]: self.neighbors}
+    def latents(self, x: np.ndarray, label: Labels) -> FacetGuide:
         deepest = self.names[-1]
+        known = {deepest: self.neighbors}
         priors: dict[str, Any] = {n: StandardNormal(dim) for n, dim in self.dims.items()}
         with seeded(self.chosen.seed, torch.device("cpu")):  # its starting values are drawn
-            number = int(self.neighbors.max()) + 1
-            priors[deepest] = GaussianMixture(number, self.dims[deepest], self.covariance)
+            priors[deepest] = GaussianMixture(self._number, self.dims[deepest], self.covariance)
         runner = self._runner(priors, self._schedule, label_weight=LABEL_WEIGHT)
         fit_mixtures(runner.guide, x, seed=self.chosen.seed, label=known, n_init=RESTARTS)
         return self._start(runner, x, label=known)
 
+    @property
+    def _number(self) -> int:
+        return int(self.neighbors.max()) + 1
+
     def mixtures(
-        self,
-        x: np.ndarray,
-        latents: FacetGuide,
-        numbers: Mapping[str, int],
-        label: Mapping[str, np.ndarray],
+        self, x: np.ndarray, latents: FacetGuide, numbers: Mapping[str, int], label: Labels
     ) -> SVIRunner:
         return super().mixtures(x, latents, numbers, {**label, self.names[-1]: self.neighbors})
 
-    def numbers(
-        self, x: np.ndarray, latents: FacetGuide, chosen: Mapping[str, int | None]
-    ) -> dict[str, ClusterCount]:
-        deepest, K = self.names[-1], int(self.neighbors.max()) + 1
-        found = super().numbers(x, latents, {**chosen, deepest: K})
+    def numbers(self, x: np.ndarray, latents: FacetGuide, chosen: Numbers) -> Counts:
+        deepest, K = self.names[-1], self._number
+        counts = super().numbers(x, latents, {**chosen, deepest: K})
         why = "as given" if chosen[deepest] else "clusters of neighbours"
-        return found | {deepest: ClusterCount(K, why)}
+        return counts | {deepest: ClusterCount(K, why)}
 
 
 @dataclass(frozen=True)
@@ -282,7 +255,7 @@ class SubspaceStrategy(FitStrategy):
         """The networks know the subspaces; a full rate moves clusters of few rows at random."""
         return SLOWER * max(1.0, FEW / self.rows)
 
-    def latents(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> FacetGuide:
+    def latents(self, x: np.ndarray, label: Labels) -> FacetGuide:
         view, some = self.chosen.view, some_rows(x)
         subspaces = self._subspaces(x, label)
         dims = zip([*self.names, REST], subspaces.dims, strict=False)
@@ -291,32 +264,30 @@ class SubspaceStrategy(FitStrategy):
         if view.linear:
             set_linear(guide, subspaces, view.numbers(some))
         else:
-            self._teach(guide, subspaces, x)
+            self._fit_networks(guide, subspaces, x)
         return guide
 
-    def _teach(self, guide: FacetGuide, subspaces: Subspaces, x: np.ndarray) -> None:
+    def _fit_networks(self, guide: FacetGuide, subspaces: Subspaces, x: np.ndarray) -> None:
         def sources_of(x: np.ndarray) -> np.ndarray:
             return subspaces.sources(self.chosen.view.numbers(x)).astype(np.float32)
 
         sources = torch.as_tensor(in_parts(sources_of, x))
-        seen = guide.observed(x, {}).to(guide.model.gates.device)
+        data = guide.observed(x, {}).to(guide.model.gates.device)
         with blaming_divergence(guide, x, self.chosen.learning_rate):
-            teach(guide, seen, sources, sum(self.lengths.alone), self.chosen)
+            fit_networks(guide, data, sources, sum(self.lengths.alone), self.chosen)
 
     def clusters_in(self, z: np.ndarray) -> ClusterCount:
         return merged_number(z, self.chosen.seed)
 
-    def _subspaces(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> Subspaces:
+    def _subspaces(self, x: np.ndarray, label: Labels) -> Subspaces:
         """One for each facet, and one more of what they leave if there is such; found in at most
         20,000 rows.
         """
-        seen = self.chosen.view.numbers(some_rows(x, self.chosen.seed))
-        found = independent_subspaces(seen, self.dim, len(self.names), self.chosen.seed)
+        features = self.chosen.view.numbers(some_rows(x, self.chosen.seed))
+        found = independent_subspaces(features, self.dim, len(self.names), self.chosen.seed)
         return found.reordered(self._order(found, x, label)) if label else found
 
-    def _order(
-        self, found: Subspaces, x: np.ndarray, label: Mapping[str, np.ndarray], misfit: Any = 0
-    ) -> list[int]:
+    def _order(self, found: Subspaces, x: np.ndarray, label: Labels, misfit: Any = 0) -> list[int]:
         """For each facet, the place of its subspace."""
         rows = labelled(label, len(x), self.chosen.seed)
         labels = [label[name][rows] if name in label else None for name in self.names]
@@ -346,14 +317,12 @@ class CountedStrategy(SubspaceStrategy):
         """With the facets that are fitted."""
         return self.found if self.places is None else self.found.only(self.places)
 
-    def given(
-        self, x: np.ndarray, label: Mapping[str, np.ndarray], numbers: Mapping[str, int | None]
-    ) -> CountedStrategy:
+    def given(self, x: np.ndarray, label: Labels, numbers: Numbers) -> CountedStrategy:
         """Facets with known labels get the subspace that separates these best, facets with a given
         number of clusters the one whose own number is nearest, and others the clearest.
         """
-        hills = np.array([each.number for each in self.found.counts])
-        misfit = [np.zeros(len(hills)) if k is None else abs(hills - k) for k in numbers.values()]
+        modes = np.array([count.number for count in self.found.counts])
+        misfit = [np.zeros(len(modes)) if k is None else abs(modes - k) for k in numbers.values()]
         places = self._order(self.found.subspaces, x, label, misfit)
         return replace(self, places=places) if self.found.number else self
 
@@ -363,28 +332,24 @@ class CountedStrategy(SubspaceStrategy):
         names = self.names if self.named else None
         found = facets_found(x, other.chosen.seed, other.chosen.view)
         if found.offers(len(names) if names else None):
-            dim = len(found.maps)
-            named = names or numbered(found)
-            return replace(other, names=named, dim=dim, found=found, places=None)
+            names, dim = names or numbered(found), len(found.maps)
+            return replace(other, names=names, dim=dim, found=found, places=None)
         how = (other.chosen, self.lengths, self.dim, self.rows)
         return SubspaceStrategy(self.x_shape, self.names, *how)
 
-    def numbers(
-        self, x: np.ndarray, latents: FacetGuide, chosen: Mapping[str, int | None]
-    ) -> dict[str, ClusterCount]:
+    def numbers(self, x: np.ndarray, latents: FacetGuide, chosen: Numbers) -> Counts:
         counted = dict(zip(self.names, self.fitted.counts, strict=True))
         given = {name: ClusterCount(k, "as given") for name, k in chosen.items() if k is not None}
         return counted | given
 
-    def _subspaces(self, x: np.ndarray, label: Mapping[str, np.ndarray]) -> Subspaces:
-        rest = self.fitted.rest
-        facets = self.fitted.subspaces
+    def _subspaces(self, x: np.ndarray, label: Labels) -> Subspaces:
+        facets, rest = self.fitted.subspaces, self.fitted.rest
         return Subspaces(facets.loc, [*facets.maps, *([rest] if len(rest) else [])])
 
 
 def facets_found(x: np.ndarray, seed: int, view: View) -> FacetCount:
-    """The facets of columns ``[N, D]``, sought in at most 20,000 rows, drawn at random; of tables
-    of hundreds of numbers a row in fewer, so that it takes about a minute at most, with a warning.
+    """The facets of columns ``[N, D]``, sought in at most 20,000 rows; of tables of hundreds of
+    numbers a row in fewer, so that it takes about a minute at most, with a warning.
     """
     width = view.numbers(x[:1]).shape[1]
     rows = some_rows(x, seed, max(FEWEST_SEARCHED, MOST_WORK // width**2))

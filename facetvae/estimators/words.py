@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from facetvae.describing.columns import FEW_VALUES, are_names
 
@@ -38,14 +39,8 @@ def reads_as_number(text: str) -> bool:
 
 
 def check_words(name: str, words: Sequence[str]) -> None:
-    """Refuse a column whose strings are no categories.
+    """Refuse a column whose strings ``words`` are no categories, but numbers, dates or names.
 
-    Most of its entries, or of the different ones, are numbers; or there are more than ten
-    different ones, and most are dates, times, or numbers with a comma, a currency or one unit; or
-    they differ in more than half of the rows, or are more than ``MOST_LEVELS``.
-
-    :param name: the column's name.
-    :param words: those that are there.
     :raises ValueError: if so; the message names some entries and says what to do.
     """
     counts = Counter(words)
@@ -82,6 +77,12 @@ def check_words(name: str, words: Sequence[str]) -> None:
         )
 
 
+def plain_values(values: Iterable[Any]) -> list[Any]:
+    """Values as JSON has them: numbers, text and truth values as they are, others in words."""
+    plain = [getattr(value, "item", lambda value=value: value)() for value in values]
+    return [v if isinstance(v, str | int | float | bool) else str(v) for v in plain]
+
+
 def _are_most(some: set[str], counts: Counter[str]) -> bool:
     """Whether they are more than half of the rows, or of the different entries."""
     rows = sum(counts[word] for word in some)
@@ -90,8 +91,8 @@ def _are_most(some: set[str], counts: Counter[str]) -> bool:
 
 def _written(words: Iterable[str]) -> set[str]:
     """Those that are numbers in another form, all with no unit or the one that most have."""
-    found = {word: match for word in words if (match := WRITTEN.fullmatch(word.strip()))}
-    units = {word: match["before"] + match["after"] for word, match in found.items()}
+    matches = {word: match for word in words if (match := WRITTEN.fullmatch(word.strip()))}
+    units = {word: match["before"] + match["after"] for word, match in matches.items()}
     most = Counter(unit for unit in units.values() if unit).most_common(1)
     return {word for word, unit in units.items() if not unit or unit == most[0][0]}
 

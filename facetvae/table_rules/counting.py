@@ -2,30 +2,26 @@
 
 1. Principal components, in two numbers: those that exceed chance (parallel analysis, Horn, 1965);
    and all of a narrow table, of a wide one those that exceed chance once the earlier components are
-   removed (Dobriban and Owen, 2019), so that strong labellings do not hide weak ones. The number in
-   which more facets are found counts.
+   removed (Dobriban and Owen, 2019). The number in which more facets are found counts.
 2. Independent coordinates of these (FastICA), each pair turned to the angle at which both are
    farthest from normal, since FastICA's fixed point can be a saddle.
-3. Coordinates that depend on each other are one group. Dependence is measured between sines and
-   cosines of them (characteristic functions: Eriksson and Koivunen, 2003). Unlike mutual
-   information it is coarse, and so forgives the share of one source that ICA leaves in another.
-4. A group is a facet if its density has two hills or more (:mod:`~facetvae.table_rules.merging`),
+3. Coordinates that depend on each other are one group (characteristic functions: Eriksson and
+   Koivunen, 2003; coarser than mutual information, which sees the share of one source that ICA
+   leaves in another).
+4. A group is a facet if its density has two modes or more (:mod:`~facetvae.table_rules.merging`),
    and the data of two of its clusters are not unimodal along the line that separates these best
-   (dip test, Hartigan and Hartigan, 1985). Heavy tails and bounded supports have one hill. ICA
-   finds directions with an error, which fills valleys: once there is a facet, other groups of two
-   hills or more are tested again, turned as in 7.
+   (dip test, Hartigan and Hartigan, 1985). Once there is a facet, other groups of two modes or more
+   are tested again, turned as in 7, as ICA's error fills the minima of a density.
 5. If the clusters of a facet are all combinations of two independent groupings
-   (:func:`~facetvae.table_rules.grids.grid_of`), and each of the two has its clusters in directions
-   of its own, it is two facets. ICA misses these where one grouping's centres have no axes, as six
-   at equal distances in five dimensions.
-6. Clusters of neighbouring data are counted, too (:func:`~inference.neighbor_clusters`). They tell
+   (:func:`~facetvae.table_rules.grids.grid_of`), and the two have their clusters in different
+   directions, it is two facets.
+6. Clusters of neighbouring data are counted, too (:func:`~inference.neighbor_clusters`), which tell
    every combination of all labellings, however curved. Where there is only one, there is no facet
-   without a deep valley: if few rows have many combinations, neighbours cannot tell these.
+   without a deep minimum: if few rows have many combinations, neighbours cannot tell these.
 7. The coordinates of a facet are turned so that they separate its clusters best (linear
    discriminant analysis and a mixture by turns), and the others are what is left.
 8. If there are several, but no group of coordinates is a facet, or the facets' clusters combined
-   are fewer than half of them, the components that exceed chance are one facet: few rows may show a
-   grouping there that no single group of coordinates does, and curved ones need all.
+   are fewer than half of them, the components that exceed chance are one facet.
 """
 
 from __future__ import annotations
@@ -45,7 +41,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.mixture import GaussianMixture
 from sklearn.preprocessing import StandardScaler
 
-from facetvae.table_rules.chance import (
+from facetvae.table_rules.components import (
     NARROW,
     components_beyond_chance,
     principal_dimensions,
@@ -53,7 +49,7 @@ from facetvae.table_rules.chance import (
 )
 from facetvae.table_rules.dip import dip_p_value
 from facetvae.table_rules.grids import grid_of
-from facetvae.table_rules.merging import ClusterCount, MergeTree, merge_tree
+from facetvae.table_rules.merging import ClusterCount, MergeTree, merge_tree, on_one_thread
 from facetvae.table_rules.rows import some_rows, thinned
 from facetvae.table_rules.sources import (
     dependent_groups,
@@ -61,7 +57,6 @@ from facetvae.table_rules.sources import (
     independent_sources,
 )
 from facetvae.table_rules.subspaces import Subspaces
-from facetvae.table_rules.threads import on_one_thread
 
 #: From rows ``[n, D]`` and a seed to the cluster of each row ``[n]``, by a graph of neighbours.
 ClusterNeighbors = Callable[[np.ndarray, int], np.ndarray]
@@ -77,9 +72,8 @@ STARTS = 3
 JOINT, JOINT_THREE = 0.35, 0.2
 # Probability of a facet that is not there, over all groups of a table.
 LEVEL = 0.05
-# Two clusters are tested if the density between them is below this share of the lower hill's; what
-# bounded supports show at random is less deep, and where the two do not touch, the line between
-# them has a gap in which others lie.
+# Two clusters are tested if the density between them is below this share of the lower mode's; what
+# bounded supports show at random is less deep.
 DEEP = 0.5
 # How often a facet's coordinates are turned towards its clusters; the share of the average variance
 # that is added to each within clusters; and of the separation, below which a direction has none.
@@ -106,7 +100,7 @@ class SubspaceEvidence:
     :ivar columns: numbers of its coordinates.
     :ivar tree: its components and how they merge.
     :ivar p_value: the lowest of dip tests, each of two clusters along the direction that separates
-        them; 1 if no valley is deep.
+        them; 1 if no minimum of the density is deep.
     :ivar is_facet: whether it has clusters, by both.
     """
 
@@ -116,8 +110,14 @@ class SubspaceEvidence:
     is_facet: bool
 
     def __str__(self) -> str:
-        how = f"{self.tree.hills} hill(s) in {len(self.columns)} dimension(s), dip p "
-        return how + f"{self.p_value:.2g}"
+        modes, d = self.tree.modes, len(self.columns)
+        return f"{modes} mode(s) in {d} dimension(s), dip p {self.p_value:.2g}"
+
+    def labels(self, sources: np.ndarray, k: int | None = None) -> np.ndarray:
+        """The cluster, of ``k`` or as many as there are modes, of each row of the coordinates of
+        all groups ``[N, m]``.
+        """
+        return self.tree.labels(sources[:, self.columns], k or self.tree.modes)
 
 
 @dataclass(frozen=True)
@@ -141,22 +141,22 @@ class FacetCount:
     @property
     def facets(self) -> list[SubspaceEvidence]:
         """The groups with clusters."""
-        return [each for each in self.groups if each.is_facet]
+        return [group for group in self.groups if group.is_facet]
 
     @property
     def number(self) -> int:
-        return len(self.numbers)
+        return len(self.facets)
 
     @property
     def numbers(self) -> list[int]:
         """Of clusters, one of each facet."""
-        return [each.tree.hills for each in self.facets]
+        return [facet.tree.modes for facet in self.facets]
 
     @property
     def counts(self) -> list[ClusterCount]:
         """Clusters of each facet; of one facet with a single cluster, if there are none."""
-        trees = [each.tree for each in self.facets]
-        counted = [ClusterCount(tree.hills, tree.evidence, tree) for tree in trees]
+        trees = [facet.tree for facet in self.facets]
+        counted = [ClusterCount(tree.modes, tree.evidence, tree) for tree in trees]
         return counted or [ClusterCount(1, "no clusters beyond chance")]
 
     @property
@@ -168,7 +168,7 @@ class FacetCount:
     @property
     def rest(self) -> np.ndarray:
         """Maps of the coordinates without clusters ``[d, D]``; none if no coordinate has any."""
-        others = [each.columns for each in self._others] if self.number else []
+        others = [group.columns for group in self._others] if self.number else []
         return self.maps[np.concatenate([np.zeros(0, int), *others])]
 
     def offers(self, number: int | None) -> bool:
@@ -180,7 +180,7 @@ class FacetCount:
         clusters.
         """
         facets = self.facets
-        left = [replace(each, is_facet=False) for i, each in enumerate(facets) if i not in places]
+        left = [replace(f, is_facet=False) for i, f in enumerate(facets) if i not in places]
         return replace(self, groups=[*self._others, *left, *(facets[i] for i in places)])
 
     @property
@@ -197,7 +197,7 @@ class FacetCount:
 
     @property
     def _others(self) -> list[SubspaceEvidence]:
-        return [each for each in self.groups if not each.is_facet]
+        return [group for group in self.groups if not group.is_facet]
 
     @property
     def evidence(self) -> str:
@@ -207,15 +207,15 @@ class FacetCount:
         if not facets:
             return f"no clusters beyond chance; {graph}"
         others = len(self.groups) - len(facets)
-        said = [f"{len(facets)} of {len(self.groups)} groups of coordinates have clusters"]
-        said += [str(each) for each in facets]
-        said += [f"{others} with one hill or no dip"] * (others > 0)
-        return "; ".join([*said, graph])
+        parts = [f"{len(facets)} of {len(self.groups)} groups of coordinates have clusters"]
+        parts += [str(facet) for facet in facets]
+        parts += [f"{others} with one mode or no dip"] * (others > 0)
+        return "; ".join([*parts, graph])
 
 
-def _clearness(group: SubspaceEvidence) -> float:
-    """The gain in BIC would favour strong columns; the deepest valley does not."""
-    return -float(group.tree.heights.min(initial=1.0))
+def _by_clearness(groups: Sequence[SubspaceEvidence]) -> list[SubspaceEvidence]:
+    """The gain in BIC would favour strong columns; the deepest minimum does not."""
+    return sorted(groups, key=lambda group: -group.tree.heights.min(initial=1.0))
 
 
 @on_one_thread
@@ -231,17 +231,6 @@ def number_of_facets(
     :param cluster_neighbors: finds clusters of neighbouring rows, from rows ``[n, D]`` and a seed,
         such as :func:`~inference.neighbor_clusters`.
     :param dims: principal components to look in; ``None`` for those that exceed chance.
-
-    Example:
-        >>> import numpy as np
-        >>> from facetvae.table_rules.counting import number_of_facets
-        >>> from inference import neighbor_clusters
-        >>> rng = np.random.default_rng(0)
-        >>> labels = rng.integers(2, size=(500, 2))
-        >>> x = np.concatenate([6 * labels, np.zeros((500, 3))], 1) + rng.normal(size=(500, 5))
-        >>> x = (x - x.mean(0)) / x.std(0)
-        >>> number_of_facets(x, lambda rows, seed: neighbor_clusters(rows, seed=seed)).number
-        2
     """
     most = min(NARROW if dims is None else dims, rank(x))
     if most < 1:
@@ -255,10 +244,10 @@ def number_of_facets(
         dim = principal_dimensions(x, 1, most, seed)
         numbers = {dim, components_beyond_chance(x, seed)} - {0}
     # Few rows may show in few dimensions what is lost in more; weak labellings are the reverse.
-    counts = [count for each in sorted(numbers, reverse=True) for count in _count_in(x, each, seed)]
+    counts = [count for m in sorted(numbers, reverse=True) for count in _count_in(x, m, seed)]
     again = [_tested_again(count, x, seed, len(counts)) for count in counts]
-    best, _ = max(zip(again, counts, strict=True), key=lambda two: [each.number for each in two])
-    clear = min((each.tree.heights.min() for each in best.facets), default=1.0) < CLEAR
+    best, _ = max(zip(again, counts, strict=True), key=lambda two: [c.number for c in two])
+    clear = min((facet.tree.heights.min() for facet in best.facets), default=1.0) < CLEAR
     if best.number and (clear if combined == 1 else combined <= 2 * prod(best.numbers)):
         best = _grids_split(best, x, seed)
         found = replace(_sharpened(best, x, seed), combined=combined)
@@ -286,38 +275,36 @@ def clusters_in_subspaces(
 
 def _count_in(x: np.ndarray, dim: int, seed: int) -> Iterator[FacetCount]:
     """The facets in so many principal components, for each number of groups that ICA ends with."""
-    turns = {
-        turn[0].max(): turn for turn in (_independent(x, dim, seed + i) for i in range(STARTS))
-    }
+    starts = (_independent(x, dim, seed + i) for i in range(STARTS))
+    turns = {start[0].max(): start for start in starts}
     for group, sources, turned, loc in turns.values():
-        groups = [np.flatnonzero(group == each) for each in range(group.max() + 1)]
+        groups = [np.flatnonzero(group == g) for g in range(group.max() + 1)]
         tests = len(groups) * len(turns)
         found = [_evidence(sources[:, columns], columns, seed, tests) for columns in groups]
         for columns in _joint(found, sources):
-            found = [each for each in found if not np.isin(each.columns, columns).any()]
+            found = [alone for alone in found if not np.isin(alone.columns, columns).any()]
             found.append(_evidence(sources[:, columns], columns, seed, tests))
-        yield FacetCount(sorted(found, key=_clearness), loc, turned)
+        yield FacetCount(_by_clearness(found), loc, turned)
 
 
 def _tested_again(count: FacetCount, x: np.ndarray, seed: int, counts: int) -> FacetCount:
     """Groups that are no facet are, if they pass in the directions that separate their clusters."""
-    if not count.number or all(each.is_facet for each in count.groups):
+    if not count.number or not count._others:
         return count
     before = (x - count.loc) @ count.maps.T
     u = (x - count.loc) @ _in_units_of_noise(count, x, seed).T
     level = LEVEL / (counts * len(count.groups))
 
     def tested(group: SubspaceEvidence) -> SubspaceEvidence:
-        if group.is_facet or group.tree.hills < 2:
+        if group.is_facet or group.tree.modes < 2:
             return group
-        clusters = group.tree.labels(before[:, group.columns], group.tree.hills)
-        if np.bincount(clusters, minlength=group.tree.hills).min() < FEWEST:
+        if np.bincount(group.labels(before), minlength=group.tree.modes).min() < FEWEST:
             return group
         turn, tree = _discriminating(u, before, group, seed)
         p = min(_dips(u @ turn.T, tree), default=1.0)
         return replace(group, p_value=p, is_facet=p <= level)
 
-    return replace(count, groups=[tested(each) for each in count.groups])
+    return replace(count, groups=[tested(group) for group in count.groups])
 
 
 def _joint(groups: Sequence[SubspaceEvidence], sources: np.ndarray) -> list[np.ndarray]:
@@ -325,22 +312,22 @@ def _joint(groups: Sequence[SubspaceEvidence], sources: np.ndarray) -> list[np.n
     pairs: together they are one. Four clusters at equal distances are such, along the axes of a
     cube of which they are every other corner.
     """
-    split = [each for each in groups if len(each.tree.joins)]
-    if not any(each.is_facet for each in split):
+    split = [group for group in groups if len(group.tree.joins)]
+    if not any(group.is_facet for group in split):
         return []
-    labels = [each.tree.labels(sources[:, each.columns], max(2, each.tree.hills)) for each in split]
+    labels = [group.labels(sources, max(2, group.tree.modes)) for group in split]
+    pairs = combinations(range(len(split)), 2)
+    shared = {two: _shared_information([labels[i] for i in two]) for two in pairs}
     tied = np.zeros((len(split),) * 2, bool)
-    for two in combinations(range(len(split)), 2):
-        tied[two] = _shared_information([labels[i] for i in two]) > JOINT
+    for two, information in shared.items():
+        tied[two] = information > JOINT
     for three in combinations(range(len(split)), 3):
-        in_pairs = sum(
-            _shared_information([labels[i] for i in two]) for two in combinations(three, 2)
-        )
+        in_pairs = sum(shared[two] for two in combinations(three, 2))
         if _shared_information([labels[i] for i in three]) - in_pairs > JOINT_THREE:
             tied[np.ix_(three, three)] = True
-    number, group = connected_components(tied, directed=False)
-    parts = [[split[i].columns for i in np.flatnonzero(group == each)] for each in range(number)]
-    return [np.sort(np.concatenate(part)) for part in parts if len(part) > 1]
+    number, part = connected_components(tied, directed=False)
+    parts = [np.flatnonzero(part == p) for p in range(number)]
+    return [np.sort(np.concatenate([split[i].columns for i in p])) for p in parts if len(p) > 1]
 
 
 def _grids_split(count: FacetCount, x: np.ndarray, seed: int) -> FacetCount:
@@ -350,11 +337,11 @@ def _grids_split(count: FacetCount, x: np.ndarray, seed: int) -> FacetCount:
     waiting = list(count.groups)
     while waiting:
         group = waiting.pop()
-        own = group.columns
-        parts, turn = _parts_of_grid(sources[:, own], group, seed, tests)
-        maps[own], sources[:, own] = turn @ maps[own], sources[:, own] @ turn.T
+        columns = group.columns
+        parts, turn = _parts_of_grid(sources[:, columns], group, seed, tests)
+        maps[columns], sources[:, columns] = turn @ maps[columns], sources[:, columns] @ turn.T
         (waiting if len(parts) > 1 else done).extend(parts)
-    return FacetCount(sorted(done, key=_clearness), count.loc, maps)
+    return FacetCount(_by_clearness(done), count.loc, maps)
 
 
 def _parts_of_grid(
@@ -363,7 +350,7 @@ def _parts_of_grid(
     """The two facets that a facet with coordinates ``z`` ``[N, d]`` consists of, with what these
     leave of it, and the turn of the coordinates ``[d, d]``; or the facet as it is.
     """
-    K, d = facet.tree.hills, z.shape[1]
+    K, d = facet.tree.modes, z.shape[1]
     whole = [facet], np.eye(d)
     label = facet.tree.labels(z, K)
     if not facet.is_facet or len(np.unique(label)) < K:
@@ -372,21 +359,23 @@ def _parts_of_grid(
     grid = grid_of(centres @ _sphering(z - centres[label]), seed)
     if grid is None or _shared_information([part[label] for part in grid]) > JOINT:
         return whole
-    turns = [_separating(z, part[label]) for part in grid]
-    turns = [turn / (z @ turn.T).std(0)[:, None] for turn in turns]
-    rest = null_space(np.concatenate(turns)).T
-    turn = np.concatenate([*turns, rest])
+    turns = [_in_deviations(_separating(z, part[label]), z) for part in grid]
+    turn = np.concatenate([*turns, null_space(np.concatenate(turns)).T])
     if len(turn) != d:  # some direction separates both
         return whole
-    ends = np.cumsum([len(each) for each in turns])
-    *own, left = np.split(np.arange(d), ends)
-    parts = [_evidence(z @ turn[each].T, facet.columns[each], seed, tests) for each in own]
-    if [each.tree.hills * each.is_facet for each in parts] != [each.max() + 1 for each in grid]:
+    *places, left = np.split(np.arange(d), np.cumsum(list(map(len, turns))))
+    parts = [_evidence(z @ turn[own].T, facet.columns[own], seed, tests) for own in places]
+    if [part.tree.modes * part.is_facet for part in parts] != [part.max() + 1 for part in grid]:
         return whole
     if len(left):  # where the two interact; clusters there are no third grouping
         tree = merge_tree(z @ turn[left].T, seed)
         parts.append(SubspaceEvidence(facet.columns[left], tree, 1.0, is_facet=False))
     return parts, turn
+
+
+def _in_deviations(turn: np.ndarray, z: np.ndarray) -> np.ndarray:
+    """Directions ``[m, d]`` along each of which ``z`` ``[N, d]`` has deviation 1."""
+    return turn / (z @ turn.T).std(0)[:, None]
 
 
 def _sphering(left: np.ndarray) -> np.ndarray:
@@ -408,9 +397,9 @@ def _separating(z: np.ndarray, label: np.ndarray) -> np.ndarray:
 
 def _shared_information(labels: Sequence[np.ndarray]) -> float:
     """The sum of the labellings' entropies less that of their combination, in nats."""
-    each = [np.unique(label, return_counts=True)[1] for label in labels]
+    alone = sum(entropy(np.unique(label, return_counts=True)[1]) for label in labels)
     together = np.unique(np.stack(labels), axis=1, return_counts=True)[1]
-    return float(sum(entropy(counts) for counts in each) - entropy(together))
+    return float(alone - entropy(together))
 
 
 def _sharpened(count: FacetCount, x: np.ndarray, seed: int) -> FacetCount:
@@ -421,20 +410,20 @@ def _sharpened(count: FacetCount, x: np.ndarray, seed: int) -> FacetCount:
     """
     before, maps = (x - count.loc) @ count.maps.T, _in_units_of_noise(count, x, seed)
     u = (x - count.loc) @ maps.T
-    facets = [(each, *_discriminating(u, before, each, seed)) for each in count.facets]
-    turns = [turn for _, turn, _ in facets]
+    found = [_discriminating(u, before, facet, seed) for facet in count.facets]
+    turns = [turn for turn, _ in found]
     rest = null_space(np.concatenate(turns)).T
-    ends = np.cumsum([len(each) for each in (*turns, rest)])
+    ends = np.cumsum([len(turn) for turn in (*turns, rest)])
     columns = np.split(np.arange(ends[-1]), ends[:-1])
     groups = [
-        replace(each, columns=own, tree=tree)
-        for (each, _, tree), own in zip(facets, columns, strict=False)
+        replace(facet, columns=own, tree=tree)
+        for facet, (_, tree), own in zip(count.facets, found, columns, strict=False)
     ]
     if len(rest):
         left = merge_tree(u @ rest.T, seed)
         groups.append(SubspaceEvidence(columns[-1], left, 1.0, is_facet=False))
     turned = np.concatenate([*turns, rest]) @ maps
-    return FacetCount(sorted(groups, key=_clearness), count.loc, turned)
+    return FacetCount(_by_clearness(groups), count.loc, turned)
 
 
 def _in_units_of_noise(count: FacetCount, x: np.ndarray, seed: int) -> np.ndarray:
@@ -457,15 +446,13 @@ def _discriminating(
 ) -> tuple[np.ndarray, MergeTree]:
     """Directions ``[d, m]`` of all coordinates that separate a facet's clusters, of unit length in
     standard deviations, and how the components in them merge.
-
-    :param before: the coordinates that the facet was found in.
     """
-    k, found = facet.tree.hills, before[:, facet.columns]
+    k, found = facet.tree.modes, before[:, facet.columns]
     label = facet.tree.labels(found, k)
     for _ in range(TURNS):
         turn = _separating(u, label)
         z = u @ turn.T
-        means = np.stack([z[label == each].mean(0) for each in range(k)])
+        means = np.stack([z[label == own].mean(0) for own in range(k)])
         mixture = GaussianMixture(k, covariance_type="tied", means_init=means, random_state=seed)
         try:
             label = mixture.fit(z).predict(z)
@@ -473,9 +460,9 @@ def _discriminating(
             break
         if len(np.unique(label)) < k:
             break
-    turn = turn / (u @ turn.T).std(0)[:, None]
+    turn = _in_deviations(turn, u)
     tree = merge_tree(u @ turn.T, seed)
-    if 1 < tree.hills <= k:  # further ones are tails, or what is left of another facet
+    if 1 < tree.modes <= k:  # further ones are tails, or what is left of another facet
         return turn, tree
     return np.linalg.lstsq(u, found, rcond=None)[0].T, facet.tree
 
@@ -494,12 +481,11 @@ def _least_share(found: FacetCount, x: np.ndarray, neighbors: np.ndarray) -> flo
     are no facets.
     """
     z = (thinned(x, MAX_ROWS) - found.loc) @ found.maps.T
-    labels = [each.tree.labels(z[:, each.columns], each.tree.hills) for each in found.facets]
-    own = [entropy(np.bincount(label)) for label in labels]
+    labels = [facet.labels(z) for facet in found.facets]
     shares = [
         _shared_information([label, neighbors]) / h
-        for label, h in zip(labels, own, strict=True)
-        if h
+        for label in labels
+        if (h := entropy(np.bincount(label)))
     ]
     return min(shares, default=1.0)
 
@@ -509,23 +495,23 @@ def _count_whole(x: np.ndarray, dim: int, combined: int, seed: int) -> FacetCoun
     pca = PCA(dim, random_state=seed).fit(x)
     maps = pca.components_ / np.sqrt(pca.explained_variance_[0])
     group = _evidence((x - pca.mean_) @ maps.T, np.arange(dim), seed, 1)
-    found = replace(group, is_facet=min(group.tree.hills, combined) > 1)
+    found = replace(group, is_facet=min(group.tree.modes, combined) > 1)
     return FacetCount([found], pca.mean_, maps, combined)
 
 
 def _evidence(z: np.ndarray, columns: np.ndarray, seed: int, groups: int) -> SubspaceEvidence:
     tree = merge_tree(z, seed)
     p = min(_dips(z, tree), default=1.0)
-    return SubspaceEvidence(columns, tree, p, tree.hills > 1 and p <= LEVEL / groups)
+    return SubspaceEvidence(columns, tree, p, tree.modes > 1 and p <= LEVEL / groups)
 
 
 def _dips(z: np.ndarray, tree: MergeTree) -> Iterator[float]:
-    """p-values of the dips of each two clusters that a deep valley separates, along the direction
+    """p-values of the dips of each two clusters that a deep minimum separates, along the direction
     that does so best.
     """
     component = tree.mixture.predict(z)
     for k in range(2, 2 + int((tree.heights < DEEP).sum())):
-        first, second = (np.isin(component, each) for each in tree.joined_at(k))
+        first, second = (np.isin(component, own) for own in tree.joined_at(k))
         if min(first.sum(), second.sum()) >= FEWEST:
             rows = first | second
             line = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=1e-6)

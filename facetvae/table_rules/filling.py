@@ -29,17 +29,16 @@ class LinearFilling:
 
     def filled(self, x: np.ndarray, gaps: np.ndarray) -> np.ndarray:
         """``x`` ``[N, G]`` with the mean given the rest of the row in its ``gaps`` ``[N, G]``."""
-        return np.concatenate([each for each, _ in self.expected(x, gaps)])
+        return np.concatenate([rows for rows, _ in self._expected(x, gaps)])
 
-    def expected(self, x: np.ndarray, gaps: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Filled rows, and the sum of their covariances given what is observed ``[G, G]``; so many
-        rows at a time.
+    def _expected(self, x: np.ndarray, gaps: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Filled rows, so many at a time, and the sum of their covariances given what is observed
+        ``[G, G]``.
         """
-        starts = range(CHUNK, len(x), CHUNK)
-        for some, gap in zip(np.split(x, starts), np.split(gaps, starts), strict=True):
-            yield self._expected(some, gap)
+        for start in range(0, len(x), CHUNK):
+            yield self._expected_at_once(x[start : start + CHUNK], gaps[start : start + CHUNK])
 
-    def _expected(self, x: np.ndarray, gaps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _expected_at_once(self, x: np.ndarray, gaps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         W, m = self.loadings, self.loadings.shape[1]
         products = (W[:, :, None] * W[:, None, :]).reshape(len(W), m * m)
         precision = (~gaps @ products).reshape(-1, m, m) + self.noise * np.eye(m)
@@ -59,22 +58,12 @@ def linear_filling(x: np.ndarray, gaps: np.ndarray, dim: int) -> LinearFilling:
     :param x: ``[N, G]``, centred and of about unit variance.
     :param gaps: which entries are missing ``[N, G]``.
     :param dim: at least 1, below G.
-
-    Example:
-        >>> import numpy as np
-        >>> from facetvae.table_rules.filling import linear_filling
-        >>> x = np.random.default_rng(0).normal(size=(200, 1)) * np.ones(3)
-        >>> gaps = np.zeros(x.shape, bool)
-        >>> gaps[0, 1] = True
-        >>> found = linear_filling(x, gaps, 1).filled(x, gaps)
-        >>> bool(abs(found[0, 1] - x[0, 0]) < 0.01)
-        True
     """
     step = -(-len(x) // MAX_ROWS)
     x, gaps = np.where(gaps, 0, x)[::step], gaps[::step]
     covariance = x.T @ x / len(x)
     for _ in range(PASSES):
-        parts = _principal(covariance, dim).expected(x, gaps)
+        parts = _principal(covariance, dim)._expected(x, gaps)
         covariance = sum(filled.T @ filled + spread for filled, spread in parts) / len(x)
     return _principal(covariance, dim)
 

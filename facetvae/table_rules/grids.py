@@ -1,11 +1,10 @@
 """Clusters that are all combinations of two groupings: which rows and columns of a grid they are.
 
 In a grid, what a cluster's row and what its column add explain more of the centres than by chance:
-two factors with little interaction, as in a two-way analysis of variance. Any centres can be put in
-a grid, the best of many, and a hierarchy of clusters is explained by its rows alone. So the smaller
-of two shares counts, that of the columns in what the rows leave and the reverse, and it is compared
-with those of random grids: centres with the same principal components, whose scores are turned at
-random.
+two factors with little interaction, as in a two-way analysis of variance. A hierarchy of clusters
+is explained by its rows alone; so the smaller of two shares counts, that of the columns in what the
+rows leave and the reverse. It is compared with those of random grids: centres with the same
+principal components, whose scores are turned at random.
 """
 
 from __future__ import annotations
@@ -27,14 +26,6 @@ def grid_of(centres: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray] | N
     :param centres: ``[K, d]``, in units of the deviation within clusters.
     :returns: two arrays of integers ``[K]``, the one with more values first; ``None`` if no grid
         of two rows and columns or more is better than by chance.
-
-    Example:
-        >>> import numpy as np
-        >>> from facetvae.table_rules.grids import grid_of
-        >>> rows, columns = np.divmod(np.arange(6), 2)
-        >>> a, b = np.random.default_rng(0).normal(size=(2, 3, 4))
-        >>> [part.tolist() for part in grid_of(a[rows] + b[columns], seed=0)]
-        [[0, 0, 1, 1, 2, 2], [0, 1, 0, 1, 0, 1]]
     """
     rng = np.random.default_rng(seed)
     centred = centres - centres.mean(0)
@@ -65,14 +56,10 @@ def _turned_at_random(centred: np.ndarray, rng: np.random.Generator) -> Iterator
 def _best(
     products: np.ndarray, rng: np.random.Generator
 ) -> tuple[float, np.ndarray, np.ndarray] | None:
-    """The best grid of any size: how good, and the row and column of each cluster.
-
-    :param products: of the centres with each other ``[K, K]``.
-    :returns: ``None`` if K is a prime.
-    """
+    """The best grid of any size: how good, and the row and column of each cluster."""
     K = len(products)
     sizes = [K // k for k in range(2, int(np.sqrt(K)) + 1) if K % k == 0]
-    return max((_of_size(products, k, rng) for k in sizes), key=lambda each: each[0], default=None)
+    return max((_of_size(products, k, rng) for k in sizes), key=lambda grid: grid[0], default=None)
 
 
 def _of_size(
@@ -80,7 +67,7 @@ def _of_size(
 ) -> tuple[float, np.ndarray, np.ndarray]:
     K = len(products)
     climbed = [_climb(products, *np.divmod(rng.permutation(K), K // rows)) for _ in range(STARTS)]
-    row, column = max(climbed, key=lambda each: sum(_share(products, part) for part in each))
+    row, column = max(climbed, key=lambda grid: sum(_share(products, part) for part in grid))
     of_row, of_column = _share(products, row), _share(products, column)
     tiny = np.finfo(float).eps
     left = of_column / max(1 - of_row, tiny), of_row / max(1 - of_column, tiny)

@@ -1,11 +1,12 @@
-"""How many clusters latents have: the components of a mixture, merged where they share a hill.
+"""How many clusters latents have: by BIC, or the components of a mixture, merged where they share a
+mode.
 
 BIC chooses a mixture that describes the density; a cluster that is not normal takes several of its
 components (Baudry et al., 2010, *Combining mixture components for clustering*; Hennig, 2010,
-*Methods for merging Gaussian mixture components*). Here two components are one cluster unless a
-valley of the whole mixture's density lies between them. It is sought along the ridge line of the
-two, which holds every stationary point of the density of a pair (Ray and Lindsay, 2005, Eq. 4), and
-along the straight line between their means; another component on the way fills the valley.
+*Methods for merging Gaussian mixture components*). Here two components are one cluster unless the
+whole mixture's density has a minimum between them. It is sought along the ridge line of the two,
+which holds every stationary point of the density of a pair (Ray and Lindsay, 2005, Eq. 4), and
+along the straight line between their means.
 """
 
 from __future__ import annotations
@@ -18,18 +19,20 @@ from itertools import combinations
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
+from threadpoolctl import threadpool_limits
 
 from facetvae.table_rules.rows import thinned
-from facetvae.table_rules.threads import on_one_thread
 
 # Components whose density at the lowest point between them is at least this share of the lower of
-# their hills are one cluster. Two normals have 0.65 if they are 3 deviations apart, 0.27 if 4. On
+# their modes are one cluster. Two normals have 0.65 if they are 3 deviations apart, 0.27 if 4. On
 # drawn tables shares from 0.6 to 0.9 give the same numbers (`lab/benchmarks/numbers_found.py`).
-VALLEY = 0.8
+SEPARATED = 0.8
 # Of a mixture with k-means; the likeliest is kept.
 STARTS = 2
 # Points at which the density is computed along each line.
 STEPS = 21
+# Numbers of clusters to try by BIC alone.
+NUMBERS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25)
 # Numbers of components to try, and how many in a row without a lower BIC end the search.
 COMPONENTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 18, 21, 25)
 PATIENCE = 3
@@ -39,16 +42,22 @@ COVARIANCES = ("full", "tied")
 ROWS_PER_COMPONENT, MAX_ROWS = 15, 5000
 
 
+#: Decorator. A mixture of some thousand rows is fitted by tens of thousands of products that take
+#: microseconds: a second thread doubles their time where its core is free, and takes it four times
+#: where it is not.
+on_one_thread = threadpool_limits.wrap(limits=1, user_api="blas")
+
+
 @dataclass(frozen=True)
 class MergeTree:
-    """The M components of a mixture, joined two clusters at a time; those with the shallowest
-    valley between them come first.
+    """The M components of a mixture, joined two clusters at a time; those with the highest density
+    between them come first.
 
     :ivar mixture: the fitted mixture (scikit-learn's).
     :ivar joins: ``[M - 1, 2]``, the clusters that are joined at each step, each by the number of
         its first component.
-    :ivar heights: ``[M - 1]``, the density in the valley between the two, as a share of that on
-        the lower of their hills: 1 if there is no valley. They never increase.
+    :ivar heights: ``[M - 1]``, the lowest density between the two, as a share of that at the lower
+        of their modes: 1 if there is no minimum. They never increase.
     """
 
     mixture: GaussianMixture
@@ -56,9 +65,9 @@ class MergeTree:
     heights: np.ndarray
 
     @property
-    def hills(self) -> int:
-        """The number of clusters: components between which the density falls below ``VALLEY``."""
-        return 1 + int((self.heights < VALLEY).sum())
+    def modes(self) -> int:
+        """The number of clusters: components between which the density falls enough."""
+        return 1 + int((self.heights < SEPARATED).sum())
 
     def clusters_at(self, k: int) -> np.ndarray:
         """The cluster of each component ``[M]``, numbered from 0, if there are ``k`` clusters.
@@ -83,12 +92,12 @@ class MergeTree:
     def joined_at(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         """The components of the two clusters, of ``k`` (at least 2), that are joined next."""
         cluster = self.clusters_at(k)
-        first, second = (cluster[each] for each in self.joins[len(cluster) - k])
+        first, second = cluster[self.joins[len(cluster) - k]]
         return np.flatnonzero(cluster == first), np.flatnonzero(cluster == second)
 
     def linkage(self) -> np.ndarray:
-        """The tree in SciPy's form ``[M - 1, 4]``; the distance of two clusters is the depth of the
-        valley between them, 1 - height.
+        """The tree in SciPy's form ``[M - 1, 4]``, for :func:`scipy.cluster.hierarchy.dendrogram`;
+        the distance of two clusters is 1 - height.
         """
         M = len(self.joins) + 1
         at, size = np.arange(M), np.ones(M, int)
@@ -102,11 +111,12 @@ class MergeTree:
     @property
     def evidence(self) -> str:
         """What was found, in words."""
-        M, k = len(self.joins) + 1, self.hills
-        said = f"{k} clusters of {M} components by BIC"
-        if k > 1:
-            said += f", valleys between them at most {self.heights[M - k]:.2f} of the lower hill"
-        return said
+        M, k = len(self.joins) + 1, self.modes
+        found = f"{k} clusters of {M} components by BIC"
+        if k == 1:
+            return found
+        least = f"{self.heights[M - k]:.2f} of the lower mode's density"
+        return f"{found}, with at most {least} between them"
 
 
 @dataclass(frozen=True)
@@ -122,14 +132,36 @@ class ClusterCount:
 
 
 def merged_number(z: np.ndarray, seed: int) -> ClusterCount:
-    """The number of clusters of latents ``[N, d]`` that valleys separate; 2, the fewest that a
-    facet is fitted with, if there are none.
+    """The number of clusters of latents ``[N, d]`` between which the density has minima; 2, the
+    fewest that a facet is fitted with, if there are fewer.
     """
     tree = merge_tree(z, seed)
-    why = tree.evidence
-    if tree.hills < 2:
-        why += "; a facet has 2 or more"
-    return ClusterCount(max(2, tree.hills), why, tree)
+    why = tree.evidence + ("; a facet has 2 or more" if tree.modes < 2 else "")
+    return ClusterCount(max(2, tree.modes), why, tree)
+
+
+def likeliest_number(z: np.ndarray, covariance: str, seed: int) -> int:
+    """The number of clusters with the lowest BIC of a Gaussian mixture in the latents ``[N, d]``,
+    at least 2.
+    """
+    bic = _bic(z, covariance, seed)
+    return min(list(bic)[1:], key=bic.__getitem__)
+
+
+def clarity(z: np.ndarray, seed: int) -> float:
+    """How much better (lower) the BIC of clusters in the latents ``[N, d]`` is than that of a
+    single normal.
+    """
+    bic = _bic(z, "full", seed)
+    return bic.pop(1) - min(bic.values())
+
+
+@on_one_thread
+def _bic(z: np.ndarray, covariance: str, seed: int) -> dict[int, float]:
+    """BIC by number of clusters, from 1 on."""
+    z = thinned(z, MAX_ROWS).astype(float)
+    numbers = [k for k in NUMBERS if k <= max(2, len(z) // ROWS_PER_COMPONENT)]
+    return {k: float(_mixture(z, k, covariance, STARTS, seed).bic(z)) for k in numbers}
 
 
 @on_one_thread
@@ -137,19 +169,20 @@ def merge_tree(z: np.ndarray, seed: int) -> MergeTree:
     """The mixture with the lowest BIC in latents ``[N, d]``, and how its components merge.
 
     A pair's height is the lowest density on the better of two lines between their means, and a
-    cluster's hill is the highest density at the means of its components.
+    cluster's mode is the highest density at the means of its components.
     """
     mixture = likeliest_mixture(z, seed)
-    hill, pass_ = mixture.score_samples(mixture.means_), _passes(mixture)
-    alive, joins, heights = list(range(len(hill))), [], []
+    mode, between = mixture.score_samples(mixture.means_), _lowest_between(mixture)
+    alive, joins, heights = list(range(len(mode))), [], []
     while len(alive) > 1:
         height, a, b = max(
-            (min(0.0, pass_[a, b] - min(hill[a], hill[b])), a, b) for a, b in combinations(alive, 2)
+            (min(0.0, between[a, b] - min(mode[a], mode[b])), a, b)
+            for a, b in combinations(alive, 2)
         )
         joins.append((a, b))
         heights.append(np.exp(height))
-        pass_[a] = pass_[:, a] = np.maximum(pass_[a], pass_[b])
-        hill[a] = max(hill[a], hill[b])
+        between[a] = between[:, a] = np.maximum(between[a], between[b])
+        mode[a] = max(mode[a], mode[b])
         alive.remove(b)
     return MergeTree(mixture, np.array(joins, int).reshape(-1, 2), np.array(heights, float))
 
@@ -159,8 +192,8 @@ def likeliest_mixture(z: np.ndarray, seed: int) -> GaussianMixture:
     covariances.
     """
     z = thinned(z, MAX_ROWS).astype(float)
-    fitted = [each for kind in COVARIANCES for each in _mixtures(z, seed, kind)]
-    return min(fitted, key=lambda each: each[0])[1]
+    fitted = [pair for kind in COVARIANCES for pair in _mixtures(z, seed, kind)]
+    return min(fitted, key=lambda pair: pair[0])[1]
 
 
 def _mixtures(z: np.ndarray, seed: int, covariance: str) -> list[tuple[float, GaussianMixture]]:
@@ -169,22 +202,24 @@ def _mixtures(z: np.ndarray, seed: int, covariance: str) -> list[tuple[float, Ga
     for k in COMPONENTS:
         if k > max(2, len(z) // ROWS_PER_COMPONENT) or _no_longer_falls([bic for bic, _ in fitted]):
             break
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # BIC does not choose these
-            starts = min(k, STARTS)  # a single component has one answer
-            mixture = GaussianMixture(
-                k, covariance_type=covariance, n_init=starts, random_state=seed
-            )
-            mixture.fit(z)
+        starts = min(k, STARTS)  # a single component has one answer
+        mixture = _mixture(z, k, covariance, starts, seed)
         fitted.append((float(mixture.bic(z)), mixture))
     return fitted
+
+
+def _mixture(z: np.ndarray, k: int, covariance: str, starts: int, seed: int) -> GaussianMixture:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # BIC does not choose these
+        mixture = GaussianMixture(k, covariance_type=covariance, n_init=starts, random_state=seed)
+        return mixture.fit(z)
 
 
 def _no_longer_falls(values: Sequence[float]) -> bool:
     return len(values) > PATIENCE and min(values[-PATIENCE:]) >= min(values[:-PATIENCE])
 
 
-def _passes(mixture: GaussianMixture) -> np.ndarray:
+def _lowest_between(mixture: GaussianMixture) -> np.ndarray:
     """The lowest log-density on the way between the means of each pair ``[M, M]``, on the higher
     of the two lines.
     """
@@ -196,11 +231,11 @@ def _passes(mixture: GaussianMixture) -> np.ndarray:
         apart = mean[b] - mean[a]
         # Each by its size along the way: the points of the same line lie evenly, however much
         # narrower one of the two is.
-        first, second = (each / (apart @ each @ apart or 1) for each in precision[[a, b]])
+        first, second = (own / (apart @ own @ apart or 1) for own in precision[[a, b]])
         weight = (1 - step[..., None]) * first + step[..., None] * second
         pull = (1 - step) * (first @ mean[a]) + step * (second @ mean[b])
         ridge = np.linalg.solve(weight, pull[..., None])[..., 0]
-        straight = mean[a] + step * (mean[b] - mean[a])
+        straight = mean[a] + step * apart
         density = mixture.score_samples(np.concatenate([ridge, straight])).reshape(2, STEPS)
         lowest[a, b] = lowest[b, a] = density.min(1).max()
     return lowest

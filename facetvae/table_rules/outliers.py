@@ -30,14 +30,13 @@ class Outliers:
     """Tells outlying rows from those that lie among others (local outlier factor; Breunig et al.,
     2000).
 
-    Rows are compared with their neighbours, so clusters may differ in density. Among the neighbours
-    equal rows count once, since copies would be infinitely dense. As many rows as there are
-    neighbours that lie together, copies among them, are a group of their own and no outliers: each
+    Among the neighbours equal rows count once, since copies would be infinitely dense. As many rows
+    as there are neighbours that lie together, copies among them, are a group and no outliers: each
     is within 1 / 2.5 of its distance to the other rows. So is a later row so near to one of them.
 
-    Neighbours are sought among at most 10,000 rows, drawn at random. More than 20,000 rows are
-    compared with approximate neighbours first, if there is a ``search`` for them, and with exact
-    ones only if they may be outlying.
+    Neighbours are sought among at most 10,000 rows. More than 20,000 rows are compared with
+    approximate neighbours first, if there is a ``search`` for them, and with exact ones only if
+    they may be outlying.
 
     :param x: ``[N, ...]``, encoded; missing entries count as 0.
     :param usual: numbers of the rows of ``x`` to compare with, ascending; by default all.
@@ -55,8 +54,8 @@ class Outliers:
         search: Callable[[np.ndarray], Any] | None = None,
     ) -> None:
         self._search = search
-        some = _flat(x[_some(len(x) if usual is None else usual, shared)])
-        rows, copies = np.unique(some, axis=0, return_counts=True)
+        usual = np.arange(len(x)) if usual is None else usual
+        rows, copies = np.unique(_flat(x[_some(usual, shared)]), axis=0, return_counts=True)
         self._rows = self._groups = rows[:0].astype(x.dtype)
         self._k = min(NEIGHBORS, len(rows) // 10)
         if self._k < FEWEST_NEIGHBORS:
@@ -84,26 +83,23 @@ class Outliers:
         return LocalOutlierFactor(n_neighbors=self._k, novelty=True).fit(_flat(self._rows))
 
     def __getstate__(self) -> dict[str, Any]:  # its trees are as large again, and soon made
-        return {name: each for name, each in vars(self).items() if name != "_detector"}
+        return {name: value for name, value in vars(self).items() if name != "_detector"}
 
-    def among(self, x: np.ndarray, done: Callable[[int], Any] = lambda rows: None) -> np.ndarray:
-        """Which rows of ``x`` are outlying: ``[N]``.
-
-        :param done: called with the number of rows of each part that is done.
-        """
+    def among(self, x: np.ndarray) -> np.ndarray:
+        """Which rows of ``x`` are outlying: ``[N]``."""
         if not len(self._rows):
             return np.zeros(len(x), bool)
         compared: Callable[[np.ndarray], np.ndarray] = partial(_outlying, self._detector)
         if len(x) > MANY and self._search is not None:
             with suppress(ImportError):
-                compared = _Screened(_flat(self._rows), self._detector, self._search).among
+                compared = _screened(_flat(self._rows), self._detector, self._search)
 
         def outlying(part: np.ndarray) -> np.ndarray:
-            found = compared(part)
-            found[found] = ~self._in_group(part[found])
-            return found
+            far = compared(part)
+            far[far] = ~self._in_group(part[far])
+            return far
 
-        return in_parts(outlying, x, done)
+        return in_parts(outlying, x)
 
     def shared(self, x: np.ndarray, found: np.ndarray) -> np.ndarray:
         """The rows that are outlying among those compared, but that so many of all rows are equal
@@ -120,40 +116,36 @@ class Outliers:
     def _in_group(self, x: np.ndarray) -> np.ndarray:
         if not len(self._groups) or not len(x):
             return np.zeros(len(x), bool)
-        distance, group = (
-            NearestNeighbors(n_neighbors=1).fit(_flat(self._groups)).kneighbors(_flat(x))
-        )
+        nearest = NearestNeighbors(n_neighbors=1).fit(_flat(self._groups))
+        distance, group = nearest.kneighbors(_flat(x))
         return distance[:, 0] <= self._reach[group[:, 0]]
 
 
-class _Screened:
-    """The same by approximate neighbours, and by exact ones where these leave a doubt.
+def _screened(
+    rows: np.ndarray, exact: LocalOutlierFactor, search: Callable[[np.ndarray], Any]
+) -> Callable[[np.ndarray], np.ndarray]:
+    """The same by approximate neighbours, and by exact ones where these leave a doubt."""
+    k, approximate = exact.n_neighbors, search(rows.astype(np.float32))
+    distance, neighbor = NearestNeighbors(n_neighbors=k + 1).fit(rows).kneighbors(rows)
+    factors = LocalOutlierFactor(n_neighbors=k, metric="precomputed", novelty=True)
+    factors.fit(_graph(distance, neighbor, len(rows)))
 
-    :raises ImportError: if faiss is not installed.
-    """
-
-    def __init__(
-        self, rows: np.ndarray, exact: LocalOutlierFactor, search: Callable[[np.ndarray], Any]
-    ) -> None:
-        self._search, self._exact = search(rows.astype(np.float32)), exact
-        self._k, self._number = exact.n_neighbors, len(rows)
-        own = NearestNeighbors(n_neighbors=self._k + 1).fit(rows).kneighbors(rows)
-        lof = LocalOutlierFactor(n_neighbors=self._k, metric="precomputed", novelty=True)
-        self._approximate = lof.fit(self._graph(*own))
-
-    def among(self, x: np.ndarray) -> np.ndarray:
+    def among(x: np.ndarray) -> np.ndarray:
         places = np.ascontiguousarray(_flat(x), np.float32)
-        graph = self._graph(*self._search.kneighbors(places, self._k))
-        found = -self._approximate.score_samples(graph) > SUSPECT
-        found[found] = _outlying(self._exact, x[found]) if found.any() else False
-        return found
+        distance, neighbor = approximate.kneighbors(places, k)
+        graph = _graph(distance, neighbor, len(rows))
+        far = -factors.score_samples(graph) > SUSPECT
+        far[far] = _outlying(exact, x[far]) if far.any() else False
+        return far
 
-    def _graph(self, distance: np.ndarray, neighbor: np.ndarray) -> csr_matrix:
-        """Distances from rows to their neighbours, in the form that scikit-learn takes."""
-        n, k = distance.shape
-        ends = np.arange(0, n * k + 1, k)
-        parts = (distance.ravel().astype(float), neighbor.ravel(), ends)
-        return csr_matrix(parts, shape=(n, self._number))
+    return among
+
+
+def _graph(distance: np.ndarray, neighbor: np.ndarray, number: int) -> csr_matrix:
+    """Distances from rows to their neighbours, in the form that scikit-learn takes."""
+    n, k = distance.shape
+    ends = np.arange(0, n * k + 1, k)
+    return csr_matrix((distance.ravel().astype(float), neighbor.ravel(), ends), (n, number))
 
 
 def _outlying(detector: LocalOutlierFactor, x: np.ndarray) -> np.ndarray:
@@ -164,11 +156,9 @@ def _flat(x: np.ndarray) -> np.ndarray:
     return np.nan_to_num(x.reshape(len(x), -1).astype(float))
 
 
-def _some(rows: int | np.ndarray, always: Sequence[int]) -> np.ndarray:
+def _some(rows: np.ndarray, always: Sequence[int]) -> np.ndarray:
     """At most 10,000 of these rows, drawn at random, and those that are always there."""
-    number = rows if isinstance(rows, int) else len(rows)
-    if number <= MOST_ROWS:
-        return np.arange(rows) if isinstance(rows, int) else rows
-    chosen = np.random.default_rng(0).choice(number, MOST_ROWS, replace=False)
-    chosen = chosen if isinstance(rows, int) else rows[chosen]
+    if len(rows) <= MOST_ROWS:
+        return rows
+    chosen = rows[np.random.default_rng(0).choice(len(rows), MOST_ROWS, replace=False)]
     return np.concatenate([np.setdiff1d(chosen, always), np.asarray(always, int)])

@@ -42,7 +42,7 @@ def labelled(label: Mapping[str, np.ndarray], n: int, seed: int = 0) -> np.ndarr
     """
     if n <= MANY:
         return slice(None)
-    rows = np.flatnonzero(np.any([each >= 0 for each in label.values()], axis=0))
+    rows = np.flatnonzero(np.any([known >= 0 for known in label.values()], axis=0))
     return rows[some(len(rows), seed)]
 
 
@@ -51,27 +51,21 @@ def parts(n: int) -> Iterator[slice]:
     return (slice(start, min(start + MANY, n)) for start in range(0, n, MANY))
 
 
-def in_parts(
-    work: Callable[[np.ndarray], np.ndarray],
-    x: np.ndarray,
-    done: Callable[[int], Any] = lambda rows: None,
-) -> np.ndarray:
+def in_parts(work: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> np.ndarray:
     """``work(x)``, of ``MANY`` rows at a time, for work on each row by itself.
 
     :param work: from ``[n, ...]`` to ``[n, ...]``, of the same dtype for all rows.
-    :param done: called with the number of rows of each part that is done.
     """
     if x.shape[0] <= MANY:
         return work(x)
-    found: np.ndarray | None = None
+    result: np.ndarray | None = None
     for rows in parts(x.shape[0]):
         values = work(x[rows])
-        if found is None:
-            found = np.empty((x.shape[0], *values.shape[1:]), values.dtype)
-        found[rows] = values
-        done(len(values))
-    assert found is not None
-    return found
+        if result is None:
+            result = np.empty((x.shape[0], *values.shape[1:]), values.dtype)
+        result[rows] = values
+    assert result is not None
+    return result
 
 
 def is_missing(X: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ import numpy as np
 from sklearn.decomposition import PCA
 from sklearn.preprocessing import PowerTransformer
 
-from facetvae.table_rules.chance import principal_dimensions
+from facetvae.table_rules.components import principal_dimensions
 from facetvae.table_rules.merging import likeliest_mixture
 from facetvae.table_rules.rows import thinned
 
@@ -60,11 +60,9 @@ class Unskewed:
 
 
 def unskewed_if_better(x: np.ndarray) -> Unskewed | None:
-    """The powers that bring each column nearest to a normal, if the data are then more likely.
-
-    Two thirds of the rows are described by a mixture of normals in principal components and noise
-    around these, as they are and transformed; densities of the rest, in the units of ``x``, are
-    compared row by row.
+    """The powers that bring each column nearest to a normal, if the data are then more likely: two
+    thirds of the rows are described by a mixture of normals in principal components and noise
+    around these, and densities of the rest, in the units of ``x``, are compared.
 
     :param x: ``[N, D]``, standardised; NaN where missing.
     :returns: ``None`` if the columns are better as they are, or there are too few rows to tell.

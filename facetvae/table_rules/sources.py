@@ -17,6 +17,8 @@ MAX_ROWS = 2000
 # How far the products of two rows of ICA's matrix may be from those of a rotation: FastICA can end
 # with one source that is a sum of others, in which a direction of the data is lost.
 NOT_ORTHOGONAL = 0.1
+# Angles at which each pair is tried, and how often all pairs are turned.
+STEPS, SWEEPS = 18, 10
 # Frequencies of the sines and cosines, in one over the deviation of a coordinate.
 FREQUENCIES = (0.8, 1.6)
 # Two coordinates depend on each other if the sum of the squared canonical correlations is this far
@@ -35,37 +37,31 @@ def independent_sources(
     ica = FastICA(random_state=seed, whiten="unit-variance", max_iter=1000)
     ica.set_output(transform="default")
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", ConvergenceWarning
-        )  # expected if only normal noise remains, which has no preferred rotation
+        # Expected if only normal noise remains, which has no preferred rotation.
+        warnings.simplefilter("ignore", ConvergenceWarning)
         sources = ica.fit_transform(white)
     rotation = ica.components_
     if np.abs(rotation @ rotation.T - np.eye(dim)).max() > NOT_ORTHOGONAL:
         left, _, right = np.linalg.svd(rotation)
         rotation = left @ right
         sources = white @ rotation.T
-    whitening = (
-        pca.components_ / np.sqrt(pca.explained_variance_.clip(np.finfo(float).tiny))[:, None]
-    )
-    turned = rotation @ whitening
-    return sources, turned, pca.mean_
+    deviation = np.sqrt(pca.explained_variance_.clip(np.finfo(float).tiny))
+    return sources, rotation @ (pca.components_ / deviation[:, None]), pca.mean_
 
 
-def farthest_from_normal(
-    sources: np.ndarray, turned: np.ndarray, steps: int = 18, sweeps: int = 10
-) -> tuple[np.ndarray, np.ndarray]:
+def farthest_from_normal(sources: np.ndarray, turned: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Turn pairs of sources ``[N, m]``, and their maps ``[m, D]``, while that raises the sum of
     their squared negentropy contrasts (log cosh; Hyvarinen, 1999, Eq. 6).
     """
     m = sources.shape[1]
     rows = thinned(sources, MAX_ROWS)
     rotation = np.eye(m)
-    angle = np.pi / 2 * np.arange(steps) / steps
+    angle = np.pi / 2 * np.arange(STEPS) / STEPS
     cos, sin = np.cos(angle), np.sin(angle)
-    for _ in range(sweeps):
+    for _ in range(SWEEPS):
         changed = False
         for a, b in combinations(range(m), 2):
-            first, second = (rows @ rotation[each] for each in (a, b))
+            first, second = rows @ rotation[a], rows @ rotation[b]
             gain = _contrast(np.outer(first, cos) + np.outer(second, sin))
             gain += _contrast(np.outer(second, cos) - np.outer(first, sin))
             best = int(gain.argmax())

@@ -1,14 +1,9 @@
 """Facets as independent subspaces of the data: the warm start for columns of real numbers.
 
-In images, facets are distinguished by the depth at which they leave the encoder; columns have no
-such order. For columns, the data's principal components are rotated to be as independent as
-possible (ICA), and coordinates that still depend on each other go into one facet: a facet's
-clusters depend on all of its coordinates, those of two facets do not (the model's own assumption,
-MFCVAE, Eq. 1). These linear maps are where the networks start: with layers that skip the hidden
-ones they are set, others are trained on them.
-
-The latents of a plain VAE cannot replace them: its prior has pressed them towards a single normal,
-which shows neither clusters nor independence.
+Columns have no depth at which facets leave an encoder, as images have. So the data's principal
+components are rotated to be as independent as possible (ICA), and coordinates that still depend on
+each other go into one facet: a facet's clusters depend on all of its coordinates, those of two
+facets do not (the model's own assumption, MFCVAE, Eq. 1).
 """
 
 from __future__ import annotations
@@ -23,7 +18,7 @@ from scipy.sparse.csgraph import connected_components
 from sklearn.cluster import SpectralClustering
 from sklearn.feature_selection import mutual_info_regression
 
-from facetvae.table_rules.bic import clarity
+from facetvae.table_rules.merging import clarity
 from facetvae.table_rules.rows import thinned
 from facetvae.table_rules.sources import independent_sources
 
@@ -49,7 +44,7 @@ class Subspaces:
 
     @property
     def dims(self) -> list[int]:
-        return [len(each) for each in self.maps]
+        return list(map(len, self.maps))
 
     def sources(self, x: np.ndarray) -> np.ndarray:
         """All facets' latents side by side."""
@@ -90,7 +85,7 @@ class Subspaces:
 
 def _separation(z: np.ndarray, label: np.ndarray) -> float:
     """Share of the variance of latents ``[N, d]`` that lies between classes; 0 if each datum is a
-    class of its own.
+    class by itself.
     """
     classes, label = np.unique(label, return_inverse=True)
     if len(classes) == len(label):
@@ -110,10 +105,8 @@ def independent_subspaces(x: np.ndarray, dim: int, number: int, seed: int) -> Su
     """
     sources, turned, loc = independent_sources(x, dim, seed)
     group = _dependent(sources, number, seed)
-    clearest = sorted(
-        np.unique(group), key=lambda g: clarity(sources[:, group == g], seed), reverse=True
-    )
-    kept = clearest[: number - 1]
+    clear = {g: clarity(sources[:, group == g], seed) for g in np.unique(group)}
+    kept = sorted(clear, key=clear.__getitem__, reverse=True)[: number - 1]
     rest = ~np.isin(group, kept)
     return Subspaces(loc, [turned[rest], *(turned[group == g] for g in kept[::-1])])
 
@@ -144,5 +137,5 @@ def _dependence(a: np.ndarray, b: np.ndarray, seed: int) -> np.ndarray:
     """Mutual information of each column of ``a`` with each of ``b`` ``[m, m]``, in nats, made
     symmetric.
     """
-    each = np.stack([mutual_info_regression(a, column, random_state=seed) for column in b.T])
-    return (each + each.T) / 2
+    shared = np.stack([mutual_info_regression(a, column, random_state=seed) for column in b.T])
+    return (shared + shared.T) / 2

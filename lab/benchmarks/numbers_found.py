@@ -28,10 +28,9 @@ from sklearn.metrics import normalized_mutual_info_score as nmi
 from sklearn.mixture import GaussianMixture
 
 from facetvae.estimators.facets import number_of_facets
-from facetvae.table_rules.bic import likeliest_number
-from facetvae.table_rules.chance import principal_dimensions
+from facetvae.table_rules.components import principal_dimensions
 from facetvae.table_rules.counting import FacetCount
-from facetvae.table_rules.merging import merge_tree
+from facetvae.table_rules.merging import likeliest_number, merge_tree
 from facetvae.table_rules.subspaces import independent_subspaces
 from lab.protocols.sources import Labellings, labellings
 from lab.summarize import print_table
@@ -176,7 +175,7 @@ def measure(shape: str, seed: int) -> tuple[dict[str, float], list[dict[str, flo
     drawn = SHAPES[shape](seed)
     x = standardised(drawn.x)
     found, latents, seconds = timed_count(x)
-    own = [clusters(z, each.tree.hills) for z, each in zip(latents, found.facets, strict=True)]
+    own = [clusters(z, each.tree.modes) for z, each in zip(latents, found.facets, strict=True)]
     rows = []
     for label in drawn.labels:
         K = int(label.max()) + 1
@@ -186,11 +185,11 @@ def measure(shape: str, seed: int) -> tuple[dict[str, float], list[dict[str, flo
             continue
         j = int(np.argmax(told))
         tree = found.facets[j].tree
-        counts = {"merged": tree.hills, "BIC": len(tree.heights) + 1}
+        counts = {"merged": tree.modes, "BIC": len(tree.heights) + 1}
         row = {"found": float(told[j] >= 0.5)}
         row["NMI"] = max(nmi(label, each) for each in own)
         row["NMI told K"] = told[j]
-        row["NMI of merged components"] = nmi(label, tree.labels(latents[j], tree.hills))
+        row["NMI of merged components"] = nmi(label, tree.labels(latents[j], tree.modes))
         if row["found"]:
             for name, k in counts.items():
                 row[f"K exact, {name}"] = float(k == K)
@@ -259,7 +258,7 @@ def report_bundled() -> None:
         told = len(np.unique(label))
         for how, count in {
             "BIC": lambda z: likeliest_number(z, "full", 0),
-            "merged": lambda z: max(2, merge_tree(z, 0).hills),
+            "merged": lambda z: max(2, merge_tree(z, 0).modes),
             "told K": lambda z, told=told: told,
         }.items():
             numbers = [count(z) for z in halves]
@@ -267,8 +266,8 @@ def report_bundled() -> None:
             row |= {f"two facets, {how}: K of {j}": k for j, k in enumerate(numbers)}
             row[f"two facets, {how}: NMI"] = max(each)
         for j, (z, each) in enumerate(zip(latents, found.facets, strict=True)):
-            row[f"facet {j}: K"] = each.tree.hills
-            row[f"facet {j}: NMI"] = nmi(label, clusters(z, each.tree.hills))
+            row[f"facet {j}: K"] = each.tree.modes
+            row[f"facet {j}: NMI"] = nmi(label, clusters(z, each.tree.modes))
         print(f"\n{name}: {found.evidence}", flush=True)
         print_table([row])
 

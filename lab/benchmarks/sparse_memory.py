@@ -25,7 +25,7 @@ import numpy as np
 import pyro
 from scipy.sparse import csr_array
 
-from facetvae.estimators.counts_reader import WIDTHS
+from facetvae.estimators.counts import WIDTHS
 from guides import VaDEGuide
 from inference import SVIRunner
 from inference.training.loop import DeadFacetWarning

@@ -1,4 +1,6 @@
-"""How far real data lie from what linear latents explain: the scale of a normal likelihood."""
+"""Principal components of a table: how many exceed chance, and how far the data lie from what
+linear latents explain, the scale of a normal likelihood.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +9,90 @@ from math import prod
 
 import numpy as np
 from sklearn.decomposition import PCA, FactorAnalysis
+from sklearn.impute import SimpleImputer
 
-from facetvae.table_rules.chance import filled, principal_dimensions
+from facetvae.table_rules.merging import on_one_thread
 from facetvae.table_rules.rows import has_missing, is_missing, thinned
-from facetvae.table_rules.threads import on_one_thread
 
-# Rows to use when a rough estimate is enough.
-SOME_ROWS = 5000
+#: Columns of a narrow table, and the most principal components of a wide one.
+NARROW = 15
+# Most rows that components are judged on: all together, and one after the other.
+MAX_ROWS, MAX_ROWS_BEYOND = 5000, 2000
+# How far a component exceeds the largest of the shuffled tables, and how many of these there are.
+EXCESS, SHUFFLES = 1.2, 5
 # Bounds on the residual's standard deviation, in units of the data's own: with less, only the
 # reconstruction would count; with more, the latents would have nothing to encode.
 RESIDUAL_SHARE = (0.1, 0.6)
 # Most common factors, and the nats per row by which a fit of them must still gain.
 MOST_FACTORS, GAIN = 20, 1e-3
-# Least deviation of a column's noise, in units of the median column's: a factor of its own leaves a
-# column none.
+# Least deviation of a column's noise, in units of the median column's: a factor for it alone leaves
+# a column none.
 LEAST_SHARE = 0.1
 # Deviation, in units of a whole column's, that is none; and fewest and most columns, and fewest
 # rows, that factors are fitted to.
 CONSTANT, FEWEST, WIDE = 1e-3, 3, 1000
+
+
+def rank(x: np.ndarray) -> int:
+    """The number of dimensions in which data ``[N, D]`` vary, in single precision."""
+    rows = filled(thinned(x, MAX_ROWS))
+    return int(np.linalg.matrix_rank(rows - rows.mean(0), rtol=1e-5))
+
+
+def principal_dimensions(x: np.ndarray, at_least: int, at_most: int, seed: int = 0) -> int:
+    """How many principal components of standardised ``x`` ``[N, D]`` exceed chance, within bounds.
+
+    A component counts if its variance exceeds the 95 % quantile over data sets whose columns are
+    shuffled independently (parallel analysis; Horn, 1965).
+    """
+    rows = filled(thinned(x, MAX_ROWS))
+    rng = np.random.default_rng(seed)
+    chance = np.quantile([_spectrum(rng.permuted(rows, axis=0)) for _ in range(20)], 0.95, axis=0)
+    more = _spectrum(rows) > chance
+    return int(np.clip(more.argmin() if not more.all() else len(more), at_least, at_most))
+
+
+def filled(rows: np.ndarray) -> np.ndarray:
+    """Rows ``[N, D]`` whose gaps hold their column's mean: an array, whatever scikit-learn is set
+    to give the user.
+    """
+    imputer = SimpleImputer(keep_empty_features=True).set_output(transform="default")
+    return imputer.fit_transform(rows)
+
+
+def _spectrum(x: np.ndarray) -> np.ndarray:
+    """Variances of the principal components, largest first."""
+    return np.linalg.svd(x - x.mean(0), compute_uv=False) ** 2
+
+
+def components_beyond_chance(x: np.ndarray, seed: int) -> int:
+    """How many principal components of standardised ``x`` ``[N, D]`` to look for clusters in: all
+    if it varies in ``NARROW`` dimensions or fewer.
+
+    Removing k components leaves the same variance in fewer dimensions than a shuffled table has;
+    the chance spectrum is scaled by that ratio.
+    """
+    x = thinned(x, MAX_ROWS_BEYOND)
+    u, s, vt = np.linalg.svd(x - x.mean(0), full_matrices=False)
+    dims = int((s > 1e-5 * max(s[0], np.finfo(float).tiny)).sum())
+    if dims <= NARROW:
+        return dims
+    rng = np.random.default_rng(seed)
+    full, most = min(len(x) - 1, x.shape[1]), min(NARROW, dims)
+    for k in range(most):
+        rest = (u[:, k:] * s[k:]) @ vt[k:]
+        chance = max(largest(rng.permuted(rest, axis=0)) for _ in range(SHUFFLES))
+        if s[k] ** 2 <= EXCESS * chance * full / (dims - k):
+            return k
+    return most
+
+
+def largest(x: np.ndarray) -> float:
+    """The largest squared singular value, by the smaller product of ``x`` with itself, which is
+    faster than a decomposition.
+    """
+    product = x.T @ x if x.shape[1] <= len(x) else x @ x.T
+    return float(np.linalg.eigvalsh(product).max(initial=0.0))
 
 
 def residual_scale(x: np.ndarray, dim: int) -> float:
@@ -35,7 +103,7 @@ def residual_scale(x: np.ndarray, dim: int) -> float:
 
     :param x: ``[N, ...]``.
     """
-    rows = x[:: -(-len(x) // SOME_ROWS)].reshape(-1, prod(x.shape[1:])).astype(float)
+    rows = x[:: -(-len(x) // MAX_ROWS)].reshape(-1, prod(x.shape[1:])).astype(float)
     missing = is_missing(rows)
     total = float(np.nanstd(rows)) if not missing.all() else 1.0
     low, high = (share * (total or 1.0) for share in RESIDUAL_SHARE)
@@ -67,15 +135,14 @@ def column_noise(x: np.ndarray, dim: int) -> np.ndarray | None:
     likely where all columns have the same (probabilistic PCA), or columns depend on each other
     without any noise.
 
-    Rotated or mixed columns differ in it once each is divided by its own deviation, and latents
-    would be read from the noisy ones as much as from the others. Both models are fitted to one half
-    of the rows and judged on the other, with as many latents as are best there: at most ``dim``,
-    and no more than the covariances of D columns determine (Ledermann, 1937).
+    Both models are fitted to one half of the rows and judged on the other, with as many latents as
+    are best there: at most ``dim``, and no more than the covariances of D columns determine
+    (Ledermann, 1937).
 
     :param x: ``[N, D]``, standardised and complete. Of more than ``WIDE`` columns ``None``, because
         the likelihood takes time cubic in them.
     """
-    rows = np.random.default_rng(0).permutation(thinned(x, SOME_ROWS)).astype(float)
+    rows = np.random.default_rng(0).permutation(thinned(x, MAX_ROWS)).astype(float)
     fitted, held_out = rows[::2], rows[1::2]
     vary = np.minimum(fitted.std(0), held_out.std(0)) > CONSTANT
     if not (vary.sum() >= FEWEST and vary.sum() <= WIDE and len(held_out) >= FEWEST):
@@ -87,16 +154,16 @@ def column_noise(x: np.ndarray, dim: int) -> np.ndarray | None:
     number = max(scores, key=scores.__getitem__)
     saturated = {vary.sum() - 1} if len(fitted) > 2 * vary.sum() else set()
     alike = [PCA(k, random_state=0).fit(fitted) for k in {*scores, *saturated}]
-    if min(each.noise_variance_ for each in alike) < CONSTANT**2:
+    if min(pca.noise_variance_ for pca in alike) < CONSTANT**2:
         return None
-    if not scores[number] > max(each.score(held_out) for each in alike):
+    if not scores[number] > max(pca.score(held_out) for pca in alike):
         return None
     noise = np.sqrt(_factor_analysis(number, rows).noise_variance_)
     noise = noise.clip(LEAST_SHARE * np.median(noise))
     size = np.sqrt((noise**2).mean())
-    every = np.full(len(vary), np.clip(size, *RESIDUAL_SHARE))
-    every[vary] *= noise / size
-    return every
+    of_all = np.full(len(vary), np.clip(size, *RESIDUAL_SHARE))
+    of_all[vary] *= noise / size
+    return of_all
 
 
 def _factors_by_likelihood(

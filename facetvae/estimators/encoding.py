@@ -5,21 +5,16 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import log, prod
+from math import log
 
 import numpy as np
+import torch
 from sklearn.preprocessing import StandardScaler
+from torch import Tensor, nn
 
-from facetvae.table_rules.noise import residual_scale
-from facetvae.table_rules.rows import (
-    MANY,
-    in_parts,
-    is_missing,
-    parts,
-    some_rows,
-)
+from facetvae.table_rules.rows import in_parts, is_missing, parts, some_rows
 from facetvae.table_rules.skewness import Unskewed, unskewed_if_better
-from ppl_models import Bernoulli, Incomplete, Likelihood, Normal
+from ppl_models import Likelihood
 
 # Exponent of 2 of the largest values whose squares and sums float64 holds with a wide margin.
 LARGE = 400
@@ -66,12 +61,11 @@ class Encoding:
 
     @property
     def of_columns(self) -> bool:
-        """Whether data are rows of columns that have a scale of their own."""
+        """Whether data are rows of columns that have a scale each."""
         return self.values in ("real", "columns", "embeddings") and len(self.x_shape) == 1
 
     @property
     def of_real_columns(self) -> bool:
-        """Whether data are rows of columns of real numbers."""
         return self.values == "real" and self.of_columns
 
     def encode(self, X: np.ndarray) -> np.ndarray:
@@ -105,10 +99,10 @@ class Encoding:
         return in_parts(self._log_volume, X)
 
     def _log_volume(self, X: np.ndarray) -> np.ndarray:
-        each = np.broadcast_to(np.log(self.scale) + self.exponent * log(2), X.shape)
+        volume = np.broadcast_to(np.log(self.scale) + self.exponent * log(2), X.shape)
         if self.unskewed is not None:
-            each = each - self.unskewed.log_slope(self._standardized(X))
-        return np.where(is_missing(X), 0.0, each).reshape(len(X), -1).sum(1)
+            volume = volume - self.unskewed.log_slope(self._standardized(X))
+        return np.where(is_missing(X), 0.0, volume).reshape(len(X), -1).sum(1)
 
     def _standardized(self, X: np.ndarray) -> np.ndarray:
         return (_shifted(X, -self.exponent) - self.loc) / self.scale
@@ -124,16 +118,15 @@ def encoding_of(
     converted.
 
     Real columns are standardised one by one, without their skewness if the data are then more
-    likely; real images by a common mean and deviation. Whether columns are skewed is judged by at
-    most 20,000 rows, drawn at random. Warns of images whose channels seem to be last.
+    likely; real images by a common mean and deviation. Warns of images whose channels seem to be
+    last.
 
     :param counts: which rows count ``[N]``; by default all.
     :param as_columns: whether values within bounds are real columns, too.
     """
     _warn_of_channels_last(X.shape)
-    chosen = _Rows(X, counts)
-    seen = _Seen(chosen)
-    values = seen.kind()
+    summary = _Summary(X, counts)
+    values = summary.kind()
     if as_columns and values in BOUNDED:
         values = "real"
     if likelihood is not None and values != "8-bit":
@@ -142,14 +135,13 @@ def encoding_of(
     if values == "8-bit":
         scale = np.full(1, 255.0)
     elif values == "intensities":
-        scale = np.full(1, float(seen.most))
+        scale = np.full(1, float(summary.most))
     elif values == "real":
-        loc, scale, exponent = _moments(chosen, 0 if X.ndim == 2 else None)
-    missing = 1 - seen.observed / chosen.size
-    encoding = Encoding(values, X.shape[1:], loc, scale, missing, exponent)
+        loc, scale, exponent = _moments(summary, 0 if X.ndim == 2 else None)
+    encoding = Encoding(values, X.shape[1:], loc, scale, summary.missing, exponent)
     if values != "real" or X.ndim > 2:
         return encoding
-    rows = encoding.encode(chosen.some()).astype(float)
+    rows = encoding.encode(summary.some()).astype(float)
     return replace(encoding, unskewed=unskewed_if_better(rows))
 
 
@@ -163,53 +155,37 @@ def _warn_of_channels_last(shape: tuple[int, ...]) -> None:
         )
 
 
-class _Rows:
-    """The rows of ``X`` that count, some at a time: at once if there are few."""
+class _Summary:
+    """What the rows of ``X`` that count say about the kind of its values."""
 
     def __init__(self, X: np.ndarray, counts: np.ndarray | None) -> None:
-        self.X, self.counts, self.dtype = X, counts, X.dtype
-        self.number = len(X) if counts is None else int(counts.sum())
-        self.size = self.number * prod(X.shape[1:])
+        self.X, self.counts = X, counts
+        self.binary, self.least, self.most, self.observed, size = True, np.inf, -np.inf, 0, 0
+        for part in self.parts():
+            size += part.size
+            if len(observed := part[~is_missing(part)]):
+                self.observed += len(observed)
+                self.binary = self.binary and bool(np.isin(observed, (0, 1)).all())
+                self.least = min(self.least, observed.min())
+                self.most = max(self.most, observed.max())
+        self.missing = 1 - self.observed / size
 
     def parts(self) -> Iterator[np.ndarray]:
-        if len(self.X) > MANY:
-            yield from (self._of(rows) for rows in parts(len(self.X)))
-        else:
-            yield self._of(slice(None))
-
-    def _of(self, rows: slice) -> np.ndarray:
-        return self.X[rows] if self.counts is None else self.X[rows][self.counts[rows]]
+        for rows in parts(len(self.X)):
+            yield self.X[rows] if self.counts is None else self.X[rows][self.counts[rows]]
 
     def some(self) -> np.ndarray:
-        """At most ``MANY``."""
+        """A part of the rows that is enough to judge by."""
         if self.counts is None:
             return some_rows(self.X)
         return self.X[some_rows(np.flatnonzero(self.counts))]
 
-
-class _Seen:
-    """What the values of data say about their kind.
-
-    :ivar observed: number of entries that are not missing.
-    """
-
-    def __init__(self, chosen: _Rows) -> None:
-        self.chosen, self.dtype, self.observed = chosen, chosen.dtype, 0
-        self.binary, self.least, self.most = True, np.inf, -np.inf
-        for part in chosen.parts():
-            observed = part[~is_missing(part)]
-            self.observed += len(observed)
-            if len(observed):
-                self.binary = self.binary and bool(np.isin(observed, (0, 1)).all())
-                self.least = min(self.least, observed.min())
-                self.most = max(self.most, observed.max())
-
     def kind(self) -> str:
         if not self.observed:
             return "real"
-        if self.dtype == bool or self.binary:
+        if self.X.dtype == bool or self.binary:
             return "binary"
-        if self.dtype == np.uint8:
+        if self.X.dtype == np.uint8:
             return "8-bit"
         if self.least < 0 or self.most <= TINY:
             return "real"
@@ -221,66 +197,40 @@ class _Seen:
         """Whether values of all columns begin at 0, and the largest is that of many, but not of
         all that vary.
         """
-        if self.chosen.X.ndim != 2 or self.chosen.X.shape[1] < FEWEST_PIXELS:
+        if self.X.ndim != 2 or self.X.shape[1] < FEWEST_PIXELS:
             return False
-        low, top = _extremes(self.chosen, 0)
+        low, top = self.extremes(0)
         share = (top == self.most).sum() / max((top > low).sum(), 1)
         return bool((low == 0).all() and BRIGHT <= share < 1)
 
+    def extremes(self, axis: int | None) -> list[np.ndarray]:
+        """The least and the largest values along an axis; 0 if there are none."""
+        filled = [part for part in self.parts() if len(part)]
+        return [
+            np.nan_to_num(np.atleast_1d(f.reduce([f.reduce(part, axis) for part in filled])))
+            for f in (np.fmin, np.fmax)
+        ]
 
-def _moments(chosen: _Rows, axis: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+
+def _moments(summary: _Summary, axis: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Mean, deviation and exponent along an axis, such that no square overflows or vanishes.
 
     Columns that are constant, up to rounding, are not scaled, unless their magnitude demands it.
     """
-    low, top = _extremes(chosen, axis)
+    low, top = (each.astype(float) for each in summary.extremes(axis))
     size = np.frexp(np.maximum(top, -low))[1]
     exponent = size - size.clip(-LARGE, LARGE)
-    shifted = (_shifted(part, -exponent) for part in chosen.parts())
-    loc, scale = (_moments_of_parts if len(chosen.X) > MANY else _moments_at_once)(shifted, axis)
+    scaler = StandardScaler()
+    with np.errstate(invalid="ignore"):  # of columns whose entries are all missing
+        for part in summary.parts():
+            if len(part):
+                shifted = _shifted(part, -exponent)
+                scaler.partial_fit(shifted if axis == 0 else shifted.reshape(-1, 1))
+    loc, scale = np.nan_to_num(scaler.mean_), np.nan_to_num(np.sqrt(scaler.var_))
     size = size - exponent
     unscaled = np.clip(1.0, np.ldexp(1.0, size - CONSTANT), np.ldexp(1.0, size + CONSTANT))
     varies = (low < top) & (scale > 10 * np.finfo(float).eps * np.abs(loc))
     return loc, np.where(varies, scale, unscaled), exponent
-
-
-def _moments_at_once(
-    shifted: Iterator[np.ndarray], axis: int | None
-) -> tuple[np.ndarray, np.ndarray]:
-    (part,) = shifted
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of columns whose entries are all missing
-        loc, scale = (
-            np.nan_to_num(np.atleast_1d(f(part, axis, dtype=float)))
-            for f in (np.nanmean, np.nanstd)
-        )
-    return loc, scale
-
-
-def _moments_of_parts(
-    shifted: Iterator[np.ndarray], axis: int | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """The same, from a part of the rows after the other."""
-    scaler = StandardScaler()
-    with np.errstate(invalid="ignore"):  # of columns whose entries are all missing
-        for part in shifted:
-            if len(part):
-                scaler.partial_fit(part if axis == 0 else part.reshape(-1, 1))
-    return np.nan_to_num(scaler.mean_), np.nan_to_num(np.sqrt(scaler.var_))
-
-
-def _extremes(chosen: _Rows, axis: int | None) -> tuple[np.ndarray, np.ndarray]:
-    """The least and the largest values along an axis; 0 if there are none."""
-    found = [
-        (np.fmin.reduce(part, axis), np.fmax.reduce(part, axis))
-        for part in chosen.parts()
-        if len(part)
-    ]
-    low, top = (
-        np.nan_to_num(np.atleast_1d(f.reduce(each)).astype(float))
-        for f, each in zip((np.fmin, np.fmax), zip(*found, strict=True), strict=True)
-    )
-    return low, top
 
 
 def _shifted(X: np.ndarray, exponent: np.ndarray | int) -> np.ndarray:
@@ -289,10 +239,7 @@ def _shifted(X: np.ndarray, exponent: np.ndarray | int) -> np.ndarray:
 
 
 def _single(x: np.ndarray) -> np.ndarray:
-    """As float32.
-
-    :raises ValueError: if squares of the values are too large for it.
-    """
+    """As float32."""
     if (np.abs(x) > np.float64(LARGEST)).any():
         raise ValueError(
             f"X has values beyond {LARGEST:g} in the model's units, which single precision does "
@@ -307,25 +254,52 @@ def representable(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return values.clip(-most, most).astype(dtype)
 
 
-def default_likelihood(values: str, x: np.ndarray, dim: int) -> Likelihood:
-    """Bernoulli for binary data; else a normal with the scale of what ``dim`` linear latents leave
-    unexplained.
+class EncodingModule(nn.Module):
+    """What :meth:`Encoding.encode` does to numbers, in float64, without its checks; for export."""
 
-    :param x: encoded data.
+    factor: Tensor
+    loc: Tensor
+    scale: Tensor
+
+    def __init__(self, encoding: Encoding) -> None:
+        super().__init__()
+        self.scales = encoding.scales
+        self.register_buffer("factor", doubles(np.ldexp(1.0, -np.asarray(encoding.exponent))))
+        self.register_buffer("loc", doubles(encoding.loc))
+        self.register_buffer("scale", doubles(encoding.scale))
+        self.unskewed = None if encoding.unskewed is None else UnskewedModule(encoding.unskewed)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[B, *x_shape]``: 8-bit values as they are, others as float32."""
+        if x.dtype == torch.uint8:
+            return x
+        x = x.double()
+        if self.scales:
+            x = (x * self.factor - self.loc) / self.scale
+        return (x if self.unskewed is None else self.unskewed(x)).float()
+
+
+class UnskewedModule(nn.Module):
+    """What :meth:`Unskewed.apply <facetvae.table_rules.skewness.Unskewed.apply>` does: Yeo and
+    Johnson's powers (2000, Eq. 2.1), then standardised.
     """
-    return (
-        Bernoulli()
-        if values == "binary"
-        else Normal(residual_scale(x / 255 if x.dtype == np.uint8 else x, dim))
-    )
+
+    power: Tensor
+    loc: Tensor
+    scale: Tensor
+
+    def __init__(self, unskewed: Unskewed) -> None:
+        super().__init__()
+        for name in ("power", "loc", "scale"):
+            self.register_buffer(name, doubles(getattr(unskewed, name)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        power = torch.where(x < 0, 2 - self.power, self.power)
+        straight = power == 0  # whose limit is the logarithm
+        size = x.abs().log1p()
+        bent = torch.expm1(power * size) / torch.where(straight, 1.0, power)
+        return (torch.copysign(torch.where(straight, size, bent), x) - self.loc) / self.scale
 
 
-def completed(likelihood: Likelihood, x: np.ndarray, encoding: Encoding) -> Likelihood:
-    """The likelihood, extended if entries are missing, be it in other rows than these; encoders see
-    the mean of the observed entries in their place.
-    """
-    if likelihood.takes_missing or not encoding.missing:
-        return likelihood
-    low, high = likelihood.support
-    mean = np.nan_to_num(np.nanmean(some_rows(x), dtype=float))
-    return Incomplete(likelihood, float(np.clip(mean, low, high)))
+def doubles(values: np.ndarray) -> Tensor:
+    return torch.as_tensor(np.atleast_1d(values), dtype=torch.float64)

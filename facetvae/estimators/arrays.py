@@ -1,0 +1,317 @@
+"""Arrays and frames of numbers: how an estimator reads them, how a start views them, and how
+results are returned. Readers and views of other data are based on these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from narwhals.stable.v2.dependencies import is_polars_lazyframe
+from scipy.sparse import issparse
+from torch import Tensor, nn
+
+from facetvae.describing.columns import FEW_VALUES
+from facetvae.estimators.defaults import default_plain_network
+from facetvae.estimators.encoding import Encoding, EncodingModule, encoding_of
+from facetvae.estimators.words import reads_as_number
+from facetvae.table_rules.components import linear_noise, residual_scale
+from facetvae.table_rules.rows import has_missing, some_rows
+from ppl_models import Bernoulli, Incomplete, Likelihood, Normal
+from ppl_models.given.arrays import (
+    array_of_tensor,
+    check_told_apart,
+    is_of_objects,
+    plain_array,
+    within_float64,
+)
+from ppl_models.given.frames import (
+    Form,
+    Given,
+    Kind,
+    columns_given,
+    is_frame,
+    native_columns,
+    replaced,
+)
+from ppl_models.given.labels import with_unknown
+from ppl_models.networks import Architecture
+
+# What to do with columns that hold no numbers.
+ADVICE = {
+    Kind.DATES: "dates as numbers, such as days since the first",
+    Kind.DURATIONS: "durations in seconds",
+    Kind.TIMES: "times in minutes since midnight",
+    Kind.CATEGORIES: "categories by OneHotEncoder",
+    Kind.STRINGS: "text by OneHotEncoder",
+    Kind.OBJECTS: "objects as numbers",
+}
+# Where a smaller share of the rows is distinct, they may lie in a lattice.
+DISTINCT = 0.75
+
+
+@dataclass(frozen=True)
+class View:
+    """Encoded data as a start sees them: complete numbers, among which independent subspaces can be
+    found. Here data are numbers already; a gap is their mean, 0.
+
+    :cvar linear: whether encoders read these numbers, so that a linear map of them is one of an
+        encoder's.
+    """
+
+    linear: ClassVar[bool] = True
+
+    @property
+    def dims(self) -> int | None:
+        """How many principal components of the numbers to look for facets in; ``None`` for those
+        that exceed chance.
+        """
+        return None
+
+    def numbers(self, x: np.ndarray) -> np.ndarray:
+        """Complete numbers ``[N, F]``."""
+        return np.nan_to_num(x) if has_missing(x) else x
+
+    def smooth(self, x: np.ndarray, seed: int) -> np.ndarray:
+        """The same, with a density whose modes can be counted: columns of few steps, such as
+        answers from 1 to 5, and rows of a lattice, such as whole numbers in few columns, are spread
+        over the gaps around their values.
+        """
+        numbers, rng = self.numbers(x).astype(float), np.random.default_rng(seed)
+        everywhere = _in_lattice(numbers, rng)
+        for column in numbers.T:
+            if everywhere or _has_few_steps(column):
+                column[:] = _spread(column, rng)
+        return numbers
+
+    def network_input(self, x: Tensor) -> Tensor:
+        """What networks read, and learn to give back, before the bound is trained."""
+        return x.nan_to_num()
+
+    def residual_scale(self, x: np.ndarray, dim: int) -> float | np.ndarray:
+        """Deviation of what ``dim`` linear latents leave unexplained of the numbers: one, or each
+        number's.
+        """
+        return linear_noise(x, dim)
+
+
+def _in_lattice(x: np.ndarray, rng: np.random.Generator) -> bool:
+    """Whether rows ``[N, F]`` repeat each other, and those that differ share values, as copies of
+    a few rows do not. Rows are told apart by their places in one direction.
+    """
+    distinct = len(np.unique((x @ rng.normal(size=x.shape[1])).round(9)))
+    if distinct > DISTINCT * len(x):
+        return False
+    return x.shape[1] == 1 or distinct > max(len(np.unique(column)) for column in x.T)
+
+
+def _has_few_steps(values: np.ndarray) -> bool:
+    """Whether a column has a few values at equal distances, and none in most rows, as amounts that
+    are mostly 0 have.
+    """
+    levels, counts = np.unique(values, return_counts=True)
+    if not 2 < len(levels) <= FEW_VALUES or counts.max() > len(values) / 2:
+        return False
+    return bool(np.allclose(np.diff(levels), levels[1] - levels[0]))
+
+
+def _spread(values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Each value drawn anew from the interval up to halfway to the next ones, or to where they
+    would lie at the median step: a gap that is wider stays one.
+    """
+    levels, level = np.unique(values, return_inverse=True)
+    if len(levels) < 2:
+        return values
+    steps = np.diff(levels)
+    steps = np.minimum(steps, np.median(steps)) / 2
+    below, above = np.concatenate([steps[:1], steps]), np.concatenate([steps, steps[-1:]])
+    return values + rng.uniform(-below[level], above[level])
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Arrays, tensors and frames of numbers: read as they are, and returned as arrays or frames.
+
+    :ivar form: of a frame, without its rows.
+    :ivar as_columns: whether values within bounds are read as real columns, too.
+
+    :cvar accepts: what scikit-learn's check is to accept besides arrays.
+    """
+
+    accepts: ClassVar[dict[str, Any]] = {}
+
+    form: Form | None = field(default=None, kw_only=True)
+    as_columns: bool = field(default=False, kw_only=True)
+
+    def numbers(self, X: Any) -> Any:
+        """What scikit-learn's check accepts: ``[N, ...]``.
+
+        :raises ValueError: if ``X`` is not understood.
+        """
+        return plain_table(X)
+
+    def encoding(
+        self, X: np.ndarray, likelihood: Likelihood | None, rows: np.ndarray | None = None
+    ) -> Encoding:
+        """How checked training data are converted for the model.
+
+        :param likelihood: the user's.
+        :param rows: which rows count ``[N]``; by default all.
+        """
+        return encoding_of(X, likelihood, rows, self.as_columns)
+
+    def likelihood(self, x: np.ndarray, encoding: Encoding, dim: int) -> Likelihood:
+        """That of encoded data, where the user gave none.
+
+        :param dim: length of all latents together.
+        """
+        if encoding.values == "binary":
+            return Bernoulli()
+        return Normal(residual_scale(x / 255 if x.dtype == np.uint8 else x, dim))
+
+    def completed(self, likelihood: Likelihood, x: np.ndarray, encoding: Encoding) -> Likelihood:
+        """The user's or the default one, with what encoded data add to it: if entries are missing,
+        in whatever rows, encoders see the mean of the observed ones instead.
+        """
+        if likelihood.takes_missing or not encoding.missing:
+            return likelihood
+        mean = np.nan_to_num(np.nanmean(some_rows(x), dtype=float))
+        return Incomplete(likelihood, float(np.clip(mean, *likelihood.support)))
+
+    def network(self, shape: tuple[int, ...], view: View) -> Architecture:
+        """That of data of a shape whose facets are subspaces, where the user gave none."""
+        return default_plain_network(shape, skip=view.linear)
+
+    def view(self, x: np.ndarray, encoding: Encoding) -> View:
+        """How a start sees encoded data.
+
+        :raises ValueError: if there is nothing to see.
+        """
+        if not (np.fmax.reduce(x) > np.fmin.reduce(x)).any():  # of what is there, gaps aside
+            raise ValueError("the rows of X do not differ: there is nothing to cluster")
+        return View()
+
+    def settings(self) -> dict[str, Any]:
+        """What was chosen, for ``settings_``."""
+        return {}
+
+    def module(self, encoding: Encoding) -> nn.Module:
+        """What ``encoding.encode`` does to numbers, as a module of tensors."""
+        return EncodingModule(encoding)
+
+    def in_words(self) -> list[dict[str, Any]]:
+        """What codes stand for, of each column that has such, in JSON types."""
+        return []
+
+    def check_marking(self, encoding: Encoding) -> None:
+        """:raises ValueError: if outlying rows cannot be marked."""
+        if not encoding.of_real_columns:
+            read_as = "images" if len(encoding.x_shape) > 1 else repr(encoding.values)
+            raise ValueError(
+                "mark_outliers=True is for tables of real numbers without a likelihood, and X is "
+                f"read as {read_as}: leave it out"
+            )
+
+    def check_gaps(self, X: np.ndarray, encoding: Encoding, likelihood: Likelihood) -> None:
+        """:raises ValueError: if later data have gaps that the model does not know."""
+        if not likelihood.takes_missing and has_missing(X):
+            raise ValueError(
+                "X has missing entries (NaN), but the training data had none: fit to some that "
+                "have, or give a likelihood=Incomplete(...)"
+            )
+
+    def shown(self, X: Any, checked: Any, names: Any) -> Any:
+        """The columns to describe: a frame with the user's own, in which text that was read as
+        numbers is numbers; else what was read, by name if the training data had names.
+
+        :param checked: the rows ``X`` as a fitted estimator has checked them ``[N, ...]``.
+        """
+        if is_frame(X):
+            columns = enumerate(columns_given(X))
+            return replaced(X, {i: checked[:, i] for i, c in columns if c.kind == Kind.STRINGS})
+        rows = checked.toarray() if issparse(checked) else checked
+        return rows if names is None else dict(zip(map(str, names), rows.T, strict=True))
+
+    def returned(self, values: np.ndarray, like: Any = None) -> Any:
+        """Decoded values in the user's form.
+
+        :param like: the user's data with the same rows, if there are such.
+        """
+        if self.form is None or not (like is None or is_frame(like)):
+            return values
+        if like is None:
+            return self.form.frame(list(values.T))
+        return self.form.filled(list(values.T), [own for _, own in native_columns(like)], like)
+
+
+def plain_table(X: Any) -> Any:
+    """Data without masks, NA or tensors; a data frame stays one, with its names.
+
+    :raises ValueError: if columns of a data frame are not numbers, which are named, or a tensor is
+        not dense and real.
+    """
+    if isinstance(X, Tensor):
+        return array_of_tensor(X, "X")
+    if is_frame(X):
+        return _plain_frame(X)
+    if is_polars_lazyframe(X):
+        raise ValueError("X is a LazyFrame, which has no rows yet: give X.collect()")
+    objects = isinstance(X, list | tuple) or (isinstance(X, np.ndarray) and is_of_objects(X))
+    return plain_array(X, "X") if objects or isinstance(X, np.ma.MaskedArray) else X
+
+
+def _plain_frame(X: Any) -> Any:
+    """A frame whose columns are NumPy's numbers, or what is like them; text is read as such."""
+    columns = columns_given(X)
+    words = [word for column in columns if column.kind == Kind.STRINGS for word in column.there]
+    numeric = (Kind.NUMBERS, Kind.BOOLS)
+    check_kinds(columns, (*numeric, Kind.STRINGS) if all(map(reads_as_number, words)) else numeric)
+    plain = {}
+    for i, (given, (_, own)) in enumerate(zip(columns, native_columns(X), strict=True)):
+        if not isinstance(getattr(own, "dtype", None), np.dtype) or is_of_objects(own):
+            plain[i] = given.values if given.kind in numeric else given.values.astype(float)
+    return replaced(X, plain) if plain else X
+
+
+def check_kinds(columns: Sequence[Given], kinds: Collection[str]) -> None:
+    """:raises ValueError: if columns hold something else, with advice."""
+    wrong = [column for column in columns if column.kind not in kinds and not column.gaps.all()]
+    for column in wrong:
+        if column.kind == Kind.OBJECTS and len(column.types) > 1:
+            raise ValueError(
+                f"column {column.name!r} mixes {' and '.join(column.types)}: make them all "
+                "strings, or all numbers"
+            )
+    if wrong:
+        dtypes = ", ".join(sorted({column.dtype for column in wrong}))
+        advice = " and ".join(dict.fromkeys(ADVICE[column.kind] for column in wrong))
+        allowed = "numbers, categories or bools" if Kind.CATEGORIES in kinds else "numbers"
+        raise ValueError(
+            f"X must hold {allowed}, but the columns {[column.name for column in wrong]} have the "
+            f"dtype {dtypes}: encode {advice}, or drop them"
+        )
+
+
+def real_numbers(X: np.ndarray) -> np.ndarray:
+    """Checked data of a dtype of real numbers of at most 64 bits.
+
+    :raises ValueError: if they are of another kind, such as dates, out of float64's range, or
+        integers that floats do not tell apart.
+    """
+    if X.dtype.kind not in "buif":
+        raise ValueError(f"X must hold numbers, got dtype {X.dtype}: convert or drop it")
+    if X.dtype.kind in "ui":
+        check_told_apart(X, "X")
+    return within_float64(X, "X") if X.dtype.itemsize > np.dtype(float).itemsize else X
+
+
+def plain_labels(y: Any) -> Any:
+    """Labels, -1 where they are masked, NA, or None or NaN among whole numbers or strings; integers
+    in an array of objects become integers.
+
+    :raises ValueError: if a tensor is not dense and real.
+    """
+    y = with_unknown(array_of_tensor(y, "y") if isinstance(y, Tensor) else y, "y")
+    return plain_array(y, "y") if is_of_objects(y) or isinstance(y, list | tuple) else y

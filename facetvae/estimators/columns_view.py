@@ -1,0 +1,153 @@
+"""How a start sees columns of several kinds: as complete numbers of equal weight."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.linalg import block_diag
+from torch import Tensor
+
+from facetvae.estimators.arrays import View
+from facetvae.table_rules.components import largest, residual_scale
+from facetvae.table_rules.filling import LinearFilling, linear_filling
+from facetvae.table_rules.rows import thinned
+from ppl_models import Columns
+from ppl_models.columns import numeric
+from ppl_models.configurable import from_config, to_config
+
+# Shuffled tables that a direction is compared with, the share of these that it must exceed, and the
+# most rows of them.
+SHUFFLES, LEVEL, MAX_ROWS = 20, 0.95, 5000
+# Directions of a column that are this much shorter than its longest have no variance.
+NO_VARIANCE = 1e-6
+# Noise that fills the gaps between codes and between counts, in deviations: without it every code
+# would be a mode of the density.
+FILLING = 0.4
+
+
+@dataclass(frozen=True)
+class ColumnsView(View):
+    """Columns of all kinds as numbers of equal weight (factor analysis of mixed data; Pages, 2004).
+
+    Each column's features (:func:`~ppl_models.columns.numeric`) become uncorrelated and of variance
+    1. Of categories and counts only those directions stay that depend on other columns more than by
+    chance (parallel analysis over whole columns), since by itself every column of categories is a
+    grouping. A gap holds its mean given the rest of the row.
+
+    :ivar columns: description of the :class:`~ppl_models.columns.Columns`.
+    :ivar loc: mean of the features ``[F]``.
+    :ivar whitening: ``[F, G]``.
+    :ivar owner: the number of the column that each number belongs to ``[G]``.
+    :ivar directions: orthonormal ones that stay ``[m, G]``.
+    :ivar discrete: which of the numbers are of codes and counts ``[G]``.
+    :ivar filling: of gaps, if there were any and columns depend on each other.
+    """
+
+    linear = False
+    columns: Any
+    loc: np.ndarray
+    whitening: np.ndarray
+    owner: np.ndarray
+    directions: np.ndarray
+    discrete: np.ndarray
+    filling: LinearFilling | None
+
+    def numbers(self, x: np.ndarray) -> np.ndarray:
+        return self._projected(self._white(x))
+
+    def smooth(self, x: np.ndarray, seed: int) -> np.ndarray:
+        """The same, with a density whose modes can be counted, of the rows with the fewest gaps: at
+        least half of all. What is filled in would have modes that are not the data's.
+        """
+        gaps = np.isnan(x).sum(1)
+        white = self._white(x[gaps <= np.median(gaps)])
+        noise = FILLING * np.random.default_rng(seed).normal(size=white.shape)
+        return self._projected(
+            (white + noise * self.discrete) / np.hypot(1, FILLING * self.discrete)
+        )
+
+    def network_input(self, x: Tensor) -> Tensor:
+        return x
+
+    def residual_scale(self, x: np.ndarray, dim: int) -> float:
+        return residual_scale(self.numbers(x), dim)
+
+    def _white(self, x: np.ndarray) -> np.ndarray:
+        features = np.concatenate(_features(from_config(self.columns), x), 1)
+        white = (features - self.loc) @ self.whitening
+        if self.filling is None:
+            return white
+        return self.filling.filled(white, np.isnan(x)[:, self.owner])
+
+    def _projected(self, white: np.ndarray) -> np.ndarray:
+        return white @ self.directions.T @ self.directions
+
+
+def columns_view(columns: Columns, x: np.ndarray) -> ColumnsView:
+    """The view of encoded data ``[N, D]``."""
+    features = _features(columns, x)
+    loc = [column.mean(0) for column in features]
+    centred = [column - mean for column, mean in zip(features, loc, strict=True)]
+    turns = [_whitening(column) for column in centred]
+    white = [column @ turn for column, turn in zip(centred, turns, strict=True)]
+    owner = np.repeat(np.arange(len(white)), [column.shape[1] for column in white])
+    is_code = np.array([likelihood.discrete for likelihood in columns])
+    discrete = is_code[owner]
+    dependent = _dependent(white, is_code, discrete)
+    directions = np.concatenate([dependent, np.eye(len(owner))[~discrete]])
+    filling = _filling(white, np.isnan(x)[:, owner])
+    config, turn = to_config(columns), block_diag(*turns)
+    return ColumnsView(config, np.concatenate(loc), turn, owner, directions, discrete, filling)
+
+
+def _filling(white: list[np.ndarray], gaps: np.ndarray) -> LinearFilling | None:
+    """With as many latents as principal components exceed chance."""
+    if not gaps.any():
+        return None
+    dim = min(len(_beyond_chance(white)), gaps.shape[1] - 1)
+    return linear_filling(np.concatenate(white, 1), gaps, dim) if dim else None
+
+
+def _features(columns: Columns, x: np.ndarray) -> list[np.ndarray]:
+    with torch.no_grad():
+        return [numbers.double().numpy() for numbers in numeric(columns, torch.tensor(x))]
+
+
+def _whitening(features: np.ndarray) -> np.ndarray:
+    """From centred features to uncorrelated numbers of variance 1: ``[F, G]``."""
+    _, size, turn = np.linalg.svd(features, full_matrices=False)
+    kept = size > NO_VARIANCE * max(size.max(initial=0), np.sqrt(len(features)) * NO_VARIANCE)
+    return turn[kept].T * (np.sqrt(len(features)) / size[kept])
+
+
+def _dependent(white: list[np.ndarray], is_code: np.ndarray, discrete: np.ndarray) -> np.ndarray:
+    """Orthonormal directions ``[m, G]`` of codes and counts that depend on other columns.
+
+    They are principal components of all columns side by side that exceed those of shuffled columns.
+    All numbers count as one column without correlations: their directions stay in any case, and
+    components that are due to their own correlations would only bring chance from the codes along.
+    """
+    codes, numbers = ([white[i] for i in np.flatnonzero(is_code == kind)] for kind in (True, False))
+    if not codes:
+        return np.zeros((0, len(discrete)))
+    if numbers:
+        together = np.concatenate(numbers, 1)
+        codes.append(together @ _whitening(together))
+    kept = _beyond_chance(codes)[:, : int(discrete.sum())]
+    _, size, basis = np.linalg.svd(kept, full_matrices=False)
+    return basis[: int((size > NO_VARIANCE).sum())] @ np.eye(len(discrete))[discrete]
+
+
+def _beyond_chance(white: list[np.ndarray]) -> np.ndarray:
+    """Principal components ``[m, G]`` of columns side by side that exceed the largest of shuffled
+    columns': not the one of its rank, as components before it are no chance.
+    """
+    rng = np.random.default_rng(0)
+    rows = [thinned(column, MAX_ROWS) for column in white]
+    shuffled = (np.concatenate([rng.permutation(c) for c in rows], 1) for _ in range(SHUFFLES))
+    chance = np.quantile([np.sqrt(largest(table)) for table in shuffled], LEVEL)
+    _, size, components = np.linalg.svd(np.concatenate(rows, 1), full_matrices=False)
+    return components[size > chance]

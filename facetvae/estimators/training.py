@@ -1,0 +1,112 @@
+"""When a phase of a fit ends by itself, and whether training diverged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from guides import FacetGuide
+from inference.evaluation.bounds import elbo
+from inference.randomness import seeded
+from inference.run import Run
+
+#: Optimiser steps between two looks, about.
+STEPS_PER_LOOK = 100
+# Looks that a line is drawn through.
+LOOKS = 5
+# Draws of the latents at each look at held-out data.
+DRAWS = 5
+# Rows that are enough to see that networks diverged, and draws, the fewest that an estimate takes.
+ROWS, FEWEST_DRAWS = 1000, 2
+# How torch's distributions begin to say that a parameter is not finite.
+OF_TORCH = "Expected parameter"
+
+
+def bound(guide: FacetGuide, x: np.ndarray, draws: int, **given: Any) -> float:
+    """The ELBO of ``x``, from the same draws at each call."""
+    with seeded(0, guide.model.gates.device):
+        return elbo(guide.model, guide, x, draws, **given)[0]
+
+
+class Convergence:
+    """A phase ends once the least-squares line through its last five looks no longer rises.
+
+    A drift keeps it going, however slow; noise alone ends it within a few looks.
+
+    :ivar values: what was measured so far; larger is better.
+    """
+
+    def __init__(self) -> None:
+        self.values: list[float] = []
+
+    def reached(self, value: float) -> bool:
+        """Add a look, and say whether the phase ends."""
+        self.values.append(value)
+        last = np.array(self.values[-LOOKS:])
+        return len(last) == LOOKS and float((np.arange(LOOKS) - (LOOKS - 1) / 2) @ last) <= 0
+
+
+class StopConverged:
+    """A callback that ends a call of ``fit`` by :class:`Convergence`, and then restores the best
+    state. Only held-out data tell which that is; it may be the first one.
+
+    :param run: the run that is about to train.
+    :param held_out: rows to measure the ELBO of; ``None`` for the objective of training.
+    """
+
+    def __init__(self, run: Run, held_out: np.ndarray | None) -> None:
+        self.run, self.held_out, self.convergence = run, held_out, Convergence()
+        if held_out is not None:
+            value = bound(run.guide, held_out, DRAWS)
+            self._keep(-np.inf if np.isnan(value) else value)
+
+    def __call__(self, runner: Run, record: dict[str, Any]) -> None:
+        value = -record["objective"]
+        if self.held_out is not None:
+            value = record["held_out_elbo"] = bound(self.run.guide, self.held_out, DRAWS)
+            if value > self.best:
+                self._keep(value)
+        runner.should_stop = self.convergence.reached(value)
+
+    def restore(self) -> int:
+        """Restore the state with the best held-out ELBO, if rows are held out; returns the epoch
+        that it is from.
+        """
+        if self.held_out is None:
+            return self.run.epoch
+        self.run.loss.load_state_dict(self.state)
+        return self.epoch
+
+    def _keep(self, value: float) -> None:
+        self.best, self.epoch = value, self.run.epoch
+        self.state = {name: state.clone() for name, state in self.run.loss.state_dict().items()}
+
+
+def check_trained(guide: FacetGuide, x: np.ndarray, learning_rate: float, **given: Any) -> None:
+    """:raises FloatingPointError: if the ELBO of training data is not finite."""
+    some = {name: np.asarray(values)[:ROWS] for name, values in given.items()}
+    try:
+        trained = isfinite(bound(guide, x[:ROWS], FEWEST_DRAWS, **some))
+    except ValueError as error:
+        if not str(error).startswith(OF_TORCH):
+            raise
+        trained = False
+    if not trained:
+        raise FloatingPointError(
+            f"training diverged: the ELBO of the training data is not finite after steps with "
+            f"learning_rate={learning_rate:g}; give a lower one"
+        )
+
+
+@contextmanager
+def blaming_divergence(guide: FacetGuide, x: np.ndarray, learning_rate: float) -> Iterator[None]:
+    """Within this context, an error that divergence caused is raised as divergence."""
+    try:
+        yield
+    except ValueError:
+        check_trained(guide, x, learning_rate)
+        raise
