@@ -9,7 +9,7 @@ from scipy.stats import norm
 
 from guides import ConditionalGuide, VaDEGuide
 from inference import Conditioned_ELBO, Loss, SVIRunner, warm_start
-from lab.protocols.keep_identifiable import (
+from inference.evaluation.identifiability import (
     IdentifiabilityWarning,
     KeepIdentifiable,
     coinciding_components,

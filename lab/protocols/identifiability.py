@@ -27,6 +27,7 @@ from torch.nn.init import xavier_uniform_
 from guides import ConditionalGuide, FacetGuide, FlowGuide, MarginalGuide
 from inference import SVIRunner, elbo, fit_together
 from inference.callbacks import Evaluate, JSONLines, ReduceOnPlateau
+from inference.evaluation.identifiability import KeepIdentifiable
 from inference.metrics import held_out_correlation, mean_correlation
 from inference.randomness import usable_device
 from lab.figures.comparisons import grouped_boxes, grouped_curves, grouped_points
@@ -41,7 +42,6 @@ from lab.protocols.common import (
     resolve,
     write_json,
 )
-from lab.protocols.keep_identifiable import KeepIdentifiable
 from lab.protocols.sources import Segments, time_contrastive
 from ppl_models import IVAE, MLP, AutoregressiveFlow, GaussianMixture, GMMFlow, Normal, VaDE
 from ppl_models.given.checks import check_count

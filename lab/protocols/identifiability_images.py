@@ -43,6 +43,7 @@ from guides import (
 )
 from inference import SVIRunner
 from inference.callbacks import JSONLines, ReduceOnPlateau
+from inference.evaluation.identifiability import KeepIdentifiable
 from inference.metrics import held_out_correlation
 from lab.figures.comparisons import grouped_boxes, grouped_curves
 from lab.protocols.common import (
@@ -67,7 +68,6 @@ from lab.protocols.image_protocols import (
     left_out,
     varying_pixels,
 )
-from lab.protocols.keep_identifiable import KeepIdentifiable
 from ppl_models import (
     IVAE,
     MLP,

@@ -57,7 +57,7 @@ from inference.callbacks import (
     ReduceOnPlateau,
     StopEarly,
 )
-from lab.protocols.keep_identifiable import (
+from inference.evaluation.identifiability import (
     KeepIdentifiable,
     coinciding_components,
     condition_number,

@@ -38,7 +38,7 @@ def natural_parameters(prior: GaussianMixture) -> Tensor:
     :raises ValueError: if the covariance is not diagonal, which the theory assumes.
 
     Example:
-        >>> from lab.protocols.keep_identifiable import natural_parameters
+        >>> from inference.evaluation.identifiability import natural_parameters
         >>> from ppl_models import GaussianMixture
         >>> natural_parameters(GaussianMixture(5, 2)).shape
         torch.Size([5, 4])
@@ -54,7 +54,7 @@ def identifiability_matrix(prior: GaussianMixture) -> Tensor:
     + 1 of them give an invertible matrix if and only if the rows of this one are independent.
 
     Example:
-        >>> from lab.protocols.keep_identifiable import identifiability_matrix
+        >>> from inference.evaluation.identifiability import identifiability_matrix
         >>> from ppl_models import GaussianMixture
         >>> identifiability_matrix(GaussianMixture(5, 2)).shape
         torch.Size([4, 4])
@@ -72,7 +72,7 @@ def condition_number(prior: GaussianMixture) -> float:
     this kind, and the paper finds them identified all the same.
 
     Example:
-        >>> from lab.protocols.keep_identifiable import condition_number
+        >>> from inference.evaluation.identifiability import condition_number
         >>> from ppl_models import GaussianMixture
         >>> condition_number(GaussianMixture(4, 2))  # 2 d + 1 = 5 components are needed
         inf
@@ -95,7 +95,7 @@ def coinciding_components(prior: GaussianMixture, tolerance: float = 1e-5) -> li
 
     Example:
         >>> import torch
-        >>> from lab.protocols.keep_identifiable import coinciding_components
+        >>> from inference.evaluation.identifiability import coinciding_components
         >>> from ppl_models import GaussianMixture
         >>> prior = GaussianMixture(3, 2)
         >>> prior.initialize(torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 0.0]]))
@@ -128,7 +128,7 @@ def perturb_components(prior: GaussianMixture, which: list[int], noise: float, s
 
     Example:
         >>> import torch
-        >>> from lab.protocols.keep_identifiable import coinciding_components, perturb_components
+        >>> from inference.evaluation.identifiability import coinciding_components, perturb_components
         >>> from ppl_models import GaussianMixture
         >>> prior = GaussianMixture(3, 2)
         >>> prior.initialize(torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 0.0]]))
@@ -162,7 +162,7 @@ class KeepIdentifiable:
         >>> import torch
         >>> from guides import VaDEGuide
         >>> from inference import SVIRunner
-        >>> from lab.protocols.keep_identifiable import KeepIdentifiable
+        >>> from inference.evaluation.identifiability import KeepIdentifiable
         >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
         >>> model = VaDE((6,), GaussianMixture(5, 2), network=SharedMLP((8,)))
         >>> generator = torch.Generator().manual_seed(0)
