@@ -5,7 +5,7 @@ BIN := .venv/bin
 LIBRARY := .venv/.library
 INSTALLED := .venv/.installed
 
-.PHONY: demo check test lint format docs bench statistics fuzz versions install
+.PHONY: demo check test lab-test lint format docs bench statistics fuzz versions install
 install: $(INSTALLED)
 
 $(LIBRARY): pyproject.toml constraints.txt
@@ -20,15 +20,19 @@ $(INSTALLED): $(LIBRARY)
 demo: $(LIBRARY)
 	$(BIN)/python -m examples.quickstart
 
+# The library's tests; the laboratory has its own.
 test: $(INSTALLED)
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --ignore tests/lab
+
+lab-test: $(INSTALLED)
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/lab
 
 # While you work: in less than a minute what is quick to check. It lists the tests that it leaves out.
 check: $(INSTALLED)
 	$(BIN)/ruff check --quiet .
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest --quiet --numprocesses 2 --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest --quiet --numprocesses 2 --dist worksteal -m "not slow" --ignore tests/lab
 	@echo "Also left out: mypy (make lint) and the site (make docs)."
 
 lint: $(INSTALLED)

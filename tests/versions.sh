@@ -3,8 +3,8 @@
 # the oldest with the lowest that pyproject.toml allows; each in a venv of its own in .versions.
 # Installs with uv where it is found, else with pip. Arguments go to pytest.
 cd "$(dirname "$0")/.." && mkdir -p .versions && export OMP_NUM_THREADS=1
-core=(tests/test_{priors_and_likelihoods,networks,dense,guides,objective,runner}.py
-  tests/test_{simplify,recorded_steps,own_parts,xla_steps,metrics,export,frames,estimators}.py)
+core=(tests/*/test_{priors_and_likelihoods,networks,dense,guides,objective,runner}.py
+  tests/*/test_{simplify,recorded_steps,own_parts,xla_steps,metrics,export,frames,estimators}.py)
 wanted='.[data,dev,explore,flows,neighbors,parallel,tensorboard,xla]'
 oldest=$(sed -n 's/^requires-python = ">=\(.*\)"/\1/p' pyproject.toml) said=()
 

@@ -128,7 +128,7 @@ def perturb_components(prior: GaussianMixture, which: list[int], noise: float, s
 
     Example:
         >>> import torch
-        >>> from inference.evaluation.identifiability import coinciding_components, perturb_components
+        >>> from inference.evaluation import coinciding_components, perturb_components
         >>> from ppl_models import GaussianMixture
         >>> prior = GaussianMixture(3, 2)
         >>> prior.initialize(torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 0.0]]))

@@ -187,7 +187,7 @@ def fitted_here() -> str:
 
 
 def test_another_process_finds_the_same() -> None:
-    program = "from tests.test_random_streams import *; print(fitted_here())"
+    program = "from tests.facetvae.test_random_streams import *; print(fitted_here())"
     environment = os.environ | {"PYTHONHASHSEED": "1"}
     said = subprocess.check_output([sys.executable, "-c", program], env=environment, text=True)
     assert said.strip() == fitted_here()

@@ -32,7 +32,7 @@ from ppl_models import (
 from ppl_models.distributions import Component, clamp_to_labels
 from ppl_models.given.labels import cluster_labels
 from tests import paper
-from tests.test_objective import (
+from tests.inference.test_objective import (
     BATCH,
     PIXELS,
     assert_equal_to,

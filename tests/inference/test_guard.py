@@ -272,7 +272,7 @@ def test_what_was_not_finite_is_known_after_a_checkpoint(
     """Every step from the 6th on; stopped at the 12th, the run ends where and as the unbroken one
     does.
     """
-    from tests.test_resuming import stopping
+    from tests.inference.test_resuming import stopping
 
     steady = FAULTS["the gradient alone is nan"]
     unbroken = start(guard=Guard("skip"))

@@ -21,7 +21,7 @@ from guides import VaDEGuide
 from inference import SVIRunner
 from ppl_models import MFCVAE, VAE, GaussianMixture, Normal, SharedMLP
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from guides import FacetGuide, VaDEGuide
 from inference import Checkpoints, Guard, SVIRunner, WarmUp
 from inference.training.compiled import RecordingWarning
 from tests import catalogue
-from tests.test_recorded_steps import (
+from tests.inference.test_recorded_steps import (
     SIZES,
     X,
     assert_same,

@@ -28,7 +28,7 @@ from inference.training import plan
 from inference.training.compiled import Recorder, RecordingWarning
 from inference.training.recording import record
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder, Normal
-from tests.test_recorded_steps import assert_same
+from tests.inference.test_recorded_steps import assert_same
 
 X = torch.rand(20, 6, generator=torch.Generator().manual_seed(3)).double()
 EPOCHS = 4
@@ -575,7 +575,7 @@ def test_assigned_buffers_are_noticed_where_they_would_be_lost() -> None:
 
 def test_the_warning_names_the_part_and_what_to_do() -> None:
     _, (warned,) = trained(own_prior, "auto")
-    assert "model.facets.digit is a tests.test_own_parts.OwnMixture" in warned
+    assert "model.facets.digit is a tests.inference.test_own_parts.OwnMixture" in warned
     assert "compile='replay'" in warned
     assert "compile=None" in warned
 

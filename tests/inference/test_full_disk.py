@@ -27,11 +27,11 @@ from inference.checkpoints.periodic import CheckpointWarning
 from inference.checkpoints.training_state import read
 from inference.training.loop import DeadFacetWarning
 from tests.catalogue import two_facets
-from tests.test_resuming import same, start
+from tests.inference.test_resuming import same, start
 
 pytestmark = pytest.mark.slow(10)
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 # What is left of the disk while a checkpoint is written: nothing, room for a part of its first
 # file, for that and a part of the second, and for all but the digests that would make it whole.
 # Files take whole pages of 4 KiB: the first one, which grows with the history, takes two at last,
@@ -197,7 +197,7 @@ def test_what_was_written_stays_whole_and_what_follows_is_the_same(
     not hold.
     """
     done = on_a_disk(
-        unshare, tmp_path, [sys.executable, "-m", "tests.test_full_disk", str(tmp_path)]
+        unshare, tmp_path, [sys.executable, "-m", "tests.inference.test_full_disk", str(tmp_path)]
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [what.__name__ for what in WHAT]

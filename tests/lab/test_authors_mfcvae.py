@@ -10,7 +10,7 @@ import pytest
 from lab.benchmarks import authors_mfcvae
 from tests import fresh
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 STUB = """
 import torch
 from torch import nn

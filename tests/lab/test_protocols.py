@@ -34,7 +34,7 @@ from tests import fresh
 
 pytestmark = pytest.mark.slow(110)
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PROTOCOLS = [
     "mfcvae",
     "vade",

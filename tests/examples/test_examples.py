@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::inference.schedules.AbruptFadeInWarning"),
 ]
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 LONGEST = {"quickstart": 110, "common": 150, "compare_guides": 200, "compare_priors": 200}
 ONE_RUN = ("quickstart", "mfcvae", "vlac", "mlvae", "nvae")
 MANY_RUNS = ("vade_ivae", "compare_guides", "compare_priors")
