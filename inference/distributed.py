@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 
-__all__ = ["DataParallel", "Part", "SingleProcess"]
+__all__ = ["DataParallel", "Shard", "SingleProcess"]
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Part(Observed):
+class Shard(Observed):
     """One process's part of a batch, where that alone was read.
 
     :ivar own: how many of its rows count: all, or 0 if the part is empty and another row stands in.
@@ -144,7 +144,7 @@ class DataParallel(SingleProcess):
             )
 
     def shard(self, batch: Observed) -> tuple[Observed, float]:
-        if isinstance(batch, Part):
+        if isinstance(batch, Shard):
             return batch, self.size * batch.own / batch.whole
         if "group" in batch.given:
             return self._shard_of_groups(batch)

@@ -26,11 +26,11 @@ __all__ = [
     "ProgressiveFadeIn",
     "Schedule",
     "WarmUp",
-    "Weights",
+    "WeightFunction",
 ]
 
 #: A function from the step to the weights of the KL terms ``[J, 2]`` and the gates ``[J]``.
-Weights = Callable[[Tensor], tuple[Tensor, Tensor]]
+WeightFunction = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 class AbruptFadeInWarning(UserWarning):
@@ -56,7 +56,7 @@ class Schedule(Options):
                 cls.bind_further = Schedule.bind_further  # type: ignore[method-assign]
 
     @abstractmethod
-    def bind(self, model: FacetModel, steps_per_epoch: int, total_steps: int) -> Weights:
+    def bind(self, model: FacetModel, steps_per_epoch: int, total_steps: int) -> WeightFunction:
         """The weights as a function of the step (a scalar tensor on the model's device).
 
         :param total_steps: steps of the whole run, including those of earlier calls of ``fit``.
@@ -65,7 +65,7 @@ class Schedule(Options):
 
     def bind_further(
         self, model: FacetModel, steps_per_epoch: int, total_steps: int, epoch: int, step: int
-    ) -> Weights:
+    ) -> WeightFunction:
         """The same for a run that goes on: its earlier epochs may have had other numbers of steps.
 
         :param epoch: how many epochs the run has had, in so many steps (``step``).
@@ -94,7 +94,7 @@ class Constant(Schedule):
     def __init__(self, weight: float | Mapping[str, float] = 1.0) -> None:
         self.weight = _checked("weight", weight, at_least=0)
 
-    def bind(self, model: FacetModel, steps_per_epoch: int, total_steps: int) -> Weights:
+    def bind(self, model: FacetModel, steps_per_epoch: int, total_steps: int) -> WeightFunction:
         kl_weights = _kl_weights(model, self.weight)
         gates = torch.ones_like(model.gates)
         return lambda step: (kl_weights, gates)
@@ -120,7 +120,7 @@ class WarmUp(Schedule):
     def __init__(self, steps: int) -> None:
         self.steps = check_count("steps", steps)
 
-    def bind(self, model: FacetModel, steps_per_epoch: int, total_steps: int) -> Weights:
+    def bind(self, model: FacetModel, steps_per_epoch: int, total_steps: int) -> WeightFunction:
         _check_end(self.steps, total_steps, "the warm-up")
         ones, gates = torch.ones_like(model.kl_weights), torch.ones_like(model.gates)
         return lambda step: (ones * (step / self.steps).clamp(max=1), gates)
@@ -156,7 +156,7 @@ class CoolDown(Schedule):
         self.start = _checked("start", start, at_least=1)
         self.steps = check_count("steps", steps)
 
-    def bind(self, model: FacetModel, steps_per_epoch: int, total_steps: int) -> Weights:
+    def bind(self, model: FacetModel, steps_per_epoch: int, total_steps: int) -> WeightFunction:
         _check_end(self.steps, total_steps, "the cooling")
         log_start, gates = _kl_weights(model, self.start).log(), torch.ones_like(model.gates)
         return lambda step: ((log_start * (1 - (step / self.steps).clamp(max=1))).exp(), gates)
@@ -204,12 +204,12 @@ class ProgressiveFadeIn(Schedule):
             raise ValueError(f"waiting_weight must be within [0, 1], got {waiting_weight!r}")
         self.waiting_weight = waiting_weight
 
-    def bind(self, model: FacetModel, steps_per_epoch: int, total_steps: int) -> Weights:
+    def bind(self, model: FacetModel, steps_per_epoch: int, total_steps: int) -> WeightFunction:
         return self.bind_further(model, steps_per_epoch, total_steps, 0, 0)
 
     def bind_further(
         self, model: FacetModel, steps_per_epoch: int, total_steps: int, epoch: int, step: int
-    ) -> Weights:
+    ) -> WeightFunction:
         J = len(model.dims)
         if len(self.epochs) != J:
             phases = f"{len(self.epochs)} phases, but the model has {J} facets"

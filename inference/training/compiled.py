@@ -12,7 +12,7 @@ from torch import Tensor
 from inference.randomness import seeded, undisturbed
 from inference.training.parts import Parts
 from inference.training.recording import (
-    Program,
+    TensorFunction,
     agree,
     record,
     replay,
@@ -159,7 +159,7 @@ class Recorder:
         function: Callable[..., Sequence[Tensor]],
         examples: Sequence[Tensor],
         forms: Sequence[Callable[[], Callable[..., Sequence[Tensor]]]],
-    ) -> Program:
+    ) -> TensorFunction:
         """The first of some forms of a function whose program has the function's results."""
         failure: Exception = ValueError(
             "it depends on something besides its tensors and random draws"

@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from guides.base import FacetGuide
-from inference.distributed import Part, SingleProcess
+from inference.distributed import Shard, SingleProcess
 from inference.training.batching import Batching, Groups, Rows
 from inference.training.loader_passes import (
     items_of_first_batch,
@@ -185,7 +185,7 @@ class LoaderSource(DataSource):
     def _whole(self, seed: int) -> Iterator[Observed]:
         return map(self.observed, whole_pass(self.loader, seed))
 
-    def _part(self, batch: Any, items: int) -> Part:
+    def _part(self, batch: Any, items: int) -> Shard:
         """:raises ValueError: if ``collate_fn`` does not make a row of each item."""
         part = self.observed(batch)
         own = len(range(self.processes.rank, items, self.processes.size))
@@ -195,7 +195,7 @@ class LoaderSource(DataSource):
                 "processes that read their own items of a batch need a row for each: drop or "
                 "repeat items in the sampler"
             )
-        return Part(part.x, part.given, part.size, own, items)
+        return Shard(part.x, part.given, part.size, own, items)
 
     def observed(self, batch: Any) -> Observed:
         """A loader's batch, validated, on the device."""

@@ -24,7 +24,7 @@ from inference.progress import progress_bar
 from inference.randomness import seeded, set_random_state
 from inference.records import check_record
 from inference.run import Callback, Run
-from inference.schedules import Weights
+from inference.schedules import WeightFunction
 from inference.training.compiled import warn_of_unknown
 from inference.training.nonfinite import NonFiniteTracker
 from inference.training.plan import FitPlan
@@ -219,7 +219,7 @@ def _objectives(steps: Steps, at: TrainingProgress) -> list[dict[str, Any]]:
     ]
 
 
-def _check_first_step(run: Run, batch: Observed, weights: Weights) -> None:
+def _check_first_step(run: Run, batch: Observed, weights: WeightFunction) -> None:
     """Compute one objective with all of Pyro's checks on; parameters and random streams stay."""
     at_start = weights(torch.full_like(run.model.gates[0], run.step))
     with evaluating(run.loss), run.model.weights_set_to(*at_start):

@@ -15,7 +15,7 @@ from inference.checkpoints.training_state import TrainingProgress
 from inference.distributed import SingleProcess
 from inference.records import plain
 from inference.run import Callback, Run, check_optimized, check_precision
-from inference.schedules import Weights
+from inference.schedules import WeightFunction
 from inference.training.compiled import Recording
 from inference.training.data_source import DataSource, fingerprint
 from inference.training.parts import Parts
@@ -56,7 +56,7 @@ class FitPlan:
     checkpoints: Checkpoints | None = None
     processes: SingleProcess = field(default_factory=SingleProcess)
     recording: Recording = field(init=False)
-    weights: Weights = field(init=False, repr=False)
+    weights: WeightFunction = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("epochs", "log_every"):

@@ -25,7 +25,7 @@ from inference.training.torchscript import torchscript
 from ppl_models.networks.dense import use_faster_products
 
 #: Maps a function's tensors to its results.
-Program = Callable[..., Sequence[Tensor]]
+TensorFunction = Callable[..., Sequence[Tensor]]
 
 # Of a program against the function that it was recorded from, in single precision.
 RELATIVE_ERROR = 1e-2
@@ -96,7 +96,7 @@ def shortened(
     return program
 
 
-def replay(program: GraphModule, examples: Sequence[Tensor]) -> Program:
+def replay(program: GraphModule, examples: Sequence[Tensor]) -> TensorFunction:
     """Run the operations one after the other: in C++ if TorchScript can, else from Python."""
     program = copy.deepcopy(program)
     use_faster_products(program.graph)
@@ -109,7 +109,7 @@ def replay(program: GraphModule, examples: Sequence[Tensor]) -> Program:
         return program
 
 
-def agree(function: Program, program: Program, examples: Sequence[Tensor]) -> bool:
+def agree(function: TensorFunction, program: TensorFunction, examples: Sequence[Tensor]) -> bool:
     """Whether a program has a function's results and effects, on equal draws, up to rounding."""
     results = []
     for run in (function, program):

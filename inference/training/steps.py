@@ -10,18 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from inference.distributed import Part, SingleProcess
+from inference.distributed import Shard, SingleProcess
 from inference.objectives import Loss
 from inference.randomness import derive_seed
 from inference.run import Run, check_optimized
-from inference.schedules import Weights
+from inference.schedules import WeightFunction
 from inference.training.batching import Rows
 from inference.training.compiled import Gradient, Recorder, Recording, warn_of_unknown
 from inference.training.data_source import DataSource, InMemorySource
 from inference.training.nonfinite import SCHEDULED, NonFiniteTracker
 from inference.training.parts import Parts
 from inference.training.recording import laid_out
-from inference.training.update import Programs, Update
+from inference.training.update import Update
 from ppl_models.given.observed import Observed
 
 
@@ -42,7 +42,7 @@ class Steps(ABC):
     def __init__(
         self,
         runs: Sequence[Run],
-        weights: Weights,
+        weights: WeightFunction,
         source: DataSource,
         trackers: Sequence[NonFiniteTracker],
         processes: SingleProcess,
@@ -55,7 +55,7 @@ class Steps(ABC):
         self.processes = processes
         self.recording = recording or Recording()
         self.recorder: Recorder | None = None
-        programs: Programs | None = None if self.recording.executor is None else {}
+        programs: TensorFunctions | None = None if self.recording.executor is None else {}
         self.updates = [Update(tracker, programs) for tracker in trackers]
         self.recorded_for: Any = None
         self.look_again = True
@@ -331,7 +331,7 @@ class VmappedStep(Steps):
 class ScheduledLoss(nn.Module):
     """The objective, with its weights and the guide's options as they are at a step."""
 
-    def __init__(self, loss: Loss, weights: Weights) -> None:
+    def __init__(self, loss: Loss, weights: WeightFunction) -> None:
         super().__init__()
         self.loss = loss
         self.weights = weights
@@ -372,7 +372,7 @@ def unknown_part(parts: Iterable[Parts]) -> str | None:
 
 def _rows_of_all(batch: Observed) -> int:
     """Of the batch of all processes."""
-    return batch.whole if isinstance(batch, Part) else len(batch)
+    return batch.whole if isinstance(batch, Shard) else len(batch)
 
 
 def _apart(gradients: Sequence[Tensor | None]) -> list[Tensor | None]:

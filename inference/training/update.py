@@ -12,10 +12,10 @@ from torch.optim import Adam, Optimizer
 
 from inference.randomness import seeded
 from inference.training.nonfinite import SCHEDULED, NonFiniteTracker
-from inference.training.recording import Program, agree, record, replay
+from inference.training.recording import TensorFunction, agree, record, replay
 
 #: Recorded updates, by what they have fixed; runs with equal models share them.
-Programs = dict[Hashable, Program]
+TensorFunctions = dict[Hashable, TensorFunction]
 
 # Options of Adam that an update in one program can have, besides rates and moments' decay.
 PLAIN = {
@@ -37,7 +37,7 @@ class Update:
     :param programs: where recorded updates are kept; ``None`` to record none.
     """
 
-    def __init__(self, tracker: NonFiniteTracker, programs: Programs | None = None) -> None:
+    def __init__(self, tracker: NonFiniteTracker, programs: TensorFunctions | None = None) -> None:
         self.run, self.tracker, self.programs = tracker.run, tracker, programs
         # What a step changes besides parameters, such as running statistics.
         self.changing = [
@@ -147,14 +147,14 @@ class Update:
         guard = self.run.guard
         return (*self.options.items(), guard.action, guard.max_norm)
 
-    def _program(self, has: tuple[bool, ...], inputs: Sequence[Tensor]) -> Program:
+    def _program(self, has: tuple[bool, ...], inputs: Sequence[Tensor]) -> TensorFunction:
         assert self.programs is not None
         key = (has, self.settings())
         if key not in self.programs:
             self.programs[key] = self._recorded(self.function(has), inputs)
         return self.programs[key]
 
-    def _recorded(self, function: Program, inputs: Sequence[Tensor]) -> Program:
+    def _recorded(self, function: TensorFunction, inputs: Sequence[Tensor]) -> TensorFunction:
         """The function's program; itself, where it cannot be recorded."""
         with seeded(0, inputs[0].device), suppress(Exception):  # what PyTorch has may change
             program = replay(record(function, inputs), inputs)

@@ -17,7 +17,7 @@ from torch import Tensor
 from inference.randomness import seeded
 from inference.training.compiled import Gradient, warn_of_refusal
 from inference.training.data_source import InMemorySource
-from inference.training.recording import Program, agree, record, shortened, with_gradient
+from inference.training.recording import TensorFunction, agree, record, shortened, with_gradient
 from inference.training.steps import SingleRunStep
 from inference.training.vectors import Vectors
 from inference.training.xla_program import Layout, StepsProgram
@@ -167,7 +167,7 @@ def _as_vectors(state: Sequence[Tensor], layout: Layout) -> Vectors:
     return Vectors([each.shape for each in parameters])
 
 
-def one_step(gradient: Program, update: Program, layout: Layout) -> Program:
+def one_step(gradient: TensorFunction, update: TensorFunction, layout: Layout) -> TensorFunction:
     """A step as a function that changes a state; it is given a batch as well."""
 
     def step(*tensors: Tensor) -> Sequence[Tensor]:
@@ -182,7 +182,7 @@ def one_step(gradient: Program, update: Program, layout: Layout) -> Program:
     return step
 
 
-def _moved(step: Program, layout: Layout) -> Program:
+def _moved(step: TensorFunction, layout: Layout) -> TensorFunction:
     """Objective and whole gradient, which tell whether a step is right: parts may be rounding."""
 
     def moved(*tensors: Tensor) -> list[Tensor]:

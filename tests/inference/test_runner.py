@@ -37,7 +37,7 @@ from inference.initialization.networks import _least_squares
 from inference.metrics import cluster_accuracy
 from inference.randomness import seeded
 from inference.runner import DeadFacetWarning
-from inference.schedules import Schedule, Weights
+from inference.schedules import Schedule, WeightFunction
 from inference.training import loop
 from ppl_models import (
     MFCVAE,
@@ -147,7 +147,7 @@ class Gated(Constant):
 
 def test_a_schedule_with_a_bind_of_its_own_says_itself_that_gates_stay_open() -> None:
     class Halved(WarmUp):
-        def bind(self, model: FacetModel, steps_per_epoch: int, total_steps: int) -> Weights:
+        def bind(self, model: FacetModel, steps_per_epoch: int, total_steps: int) -> WeightFunction:
             weights = super().bind(model, steps_per_epoch, total_steps)
             return lambda step: (weights(step)[0], torch.full_like(model.gates, 0.5))
 
@@ -261,7 +261,7 @@ def test_facets_that_are_in_stay_in_where_epochs_get_longer() -> None:
         assert weights(torch.tensor(float(step)))[1].tolist() == pytest.approx([alpha, 1])
 
     class Halved(ProgressiveFadeIn):
-        def bind(self, model: FacetModel, steps_per_epoch: int, total_steps: int) -> Weights:
+        def bind(self, model: FacetModel, steps_per_epoch: int, total_steps: int) -> WeightFunction:
             return lambda step: (torch.ones(2, 2), torch.full((2,), 0.5))
 
     _, gates = Halved((1, 1)).bind_further(guide.model, 1, 2, 0, 0)(torch.tensor(0.0))
