@@ -21,7 +21,7 @@ from inference.training.data_source import DataSource, InMemorySource
 from inference.training.nonfinite import SCHEDULED, NonFiniteTracker
 from inference.training.parts import Parts
 from inference.training.recording import laid_out
-from inference.training.update import Update
+from inference.training.update import TensorFunctions, Update
 from ppl_models.given.observed import Observed
 
 
