@@ -13,16 +13,6 @@ from inference.run import Run
 from ppl_models.given.checks import check_kind, number
 from ppl_models.priors import GaussianMixture
 
-__all__ = [
-    "IdentifiabilityWarning",
-    "KeepIdentifiable",
-    "coinciding_components",
-    "condition_number",
-    "identifiability_matrix",
-    "natural_parameters",
-    "perturb_components",
-]
-
 # In float64, equal components give 1e15 and more, clearly different ones far less.
 SINGULAR = 1e12
 
