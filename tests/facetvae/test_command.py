@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -137,7 +138,12 @@ def test_explore_serves_its_page_until_ctrl_c(
         threading.Thread(target=look, args=(address,)).start()
 
     monkeypatch.setattr(serve.webbrowser, "open", visit)
-    command.main(["explore", str(run), "--port", "0", "--rows", "50"])
+    # Shells start background jobs deaf to Ctrl-C.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        command.main(["explore", str(run), "--port", "0", "--rows", "50"])
+    finally:
+        signal.signal(signal.SIGINT, before)
     said = capsys.readouterr().out
     assert re.match(r"http://127\.0\.0\.1:\d+/ shows digits; Ctrl-C ends it", said)
     assert "<title>digits - FacetVAE</title>" in pages[0]
