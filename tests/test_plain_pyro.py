@@ -31,7 +31,7 @@ from ppl_models import (
     SharedMLP,
     VaDE,
 )
-from tests.catalogue import OBJECTIVES, PAIRS, given, plain_vae, two_facets
+from tests.catalogue import OBJECTIVES, PAIRS, given, two_facets
 
 pytestmark = pytest.mark.slow(30)
 
@@ -345,18 +345,6 @@ def test_both_programs_see_the_same_x(likelihood: Likelihood, dtype: torch.dtype
         pyro.set_rng_seed(1)
         losses.append(svi.evaluate_loss(data))
     assert losses[0] == losses[1]
-
-
-@pytest.mark.parametrize("kind", [Trace_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO])
-def test_several_particles(kind: type) -> None:
-    """In turn and side by side: the mean over so many draws of the whole objective."""
-    guide, x, _ = start(plain_vae)
-    one = kind(max_plate_nesting=1, num_particles=400)
-    many = kind(max_plate_nesting=1, num_particles=400, vectorize_particles=True)
-    values = [float(each.loss(guide.model, guide, x)) / N for each in (one, many)]
-    single = kind(max_plate_nesting=1)
-    draws = torch.tensor([single.loss(guide.model, guide, x) / N for _ in range(200)])
-    assert abs(values[0] - values[1]) < 5 * float(draws.std()) * (2 / 400) ** 0.5
 
 
 @pytest.mark.parametrize(

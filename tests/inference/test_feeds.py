@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, TensorDataset
 
-from inference import Checkpoints, Rows, SVIRunner, fit_together
+from inference import Checkpoints, Rows, SVIRunner
 from inference.checkpoints.periodic import CheckpointWriter
 from inference.training.data_source import InMemorySource, LoaderSource, data_source_for
 from inference.training.nonfinite import NonFiniteTracker
@@ -262,11 +262,6 @@ def test_a_loader_that_does_not_fit_is_refused_before_training(
         untrained.fit(loader(), epochs=1, progress=False, **options)
     assert untrained.history == []
     assert same(untrained, runner())
-
-
-def test_runs_side_by_side_take_no_loader() -> None:
-    with pytest.raises(ValueError, match="take arrays, not a DataLoader"):
-        fit_together([runner()], shuffled(), epochs=1, progress=False)  # type: ignore[arg-type]
 
 
 def test_a_fault_is_found_again_in_a_loader() -> None:

@@ -259,16 +259,6 @@ def test_known_clusters_count_among_neighbours() -> None:
     assert (counts.argmax(1) == label).mean() > 0.9
 
 
-def test_a_saved_run_has_its_strength(tmp_path: Path) -> None:
-    runner, x, _, _, graph = trained(epochs=2)
-    again = SVIRunner.load(runner.save(tmp_path / "run"))
-    assert again.model.mixtures["group"].strength == runner.model.mixtures["group"].strength
-    np.testing.assert_array_equal(
-        cluster_posterior(again.guide, x, graph), cluster_posterior(runner.guide, x, graph)
-    )
-    assert "strength=" in repr(again.model)
-
-
 def test_averaged_weights_stay_averaged() -> None:
     """Under Dirichlet weights the probabilities sum to less than 1, with neighbours as without."""
     inner = GaussianMixture(K, 2, weights=DirichletWeights(num_data=50))

@@ -108,13 +108,6 @@ def test_parts_make_up_the_whole(
         torch.testing.assert_close(mean, gradient, rtol=1e-8, atol=1e-10)
 
 
-def test_no_row_is_in_two_parts() -> None:
-    batch = Observed(torch.arange(10.0)[:, None])
-    parts = [Rank(rank, 4).shard(batch) for rank in range(4)]
-    assert sorted(float(value) for part, _ in parts for value in part.x) == list(range(10))
-    assert sum(counts for _, counts in parts) == pytest.approx(4)
-
-
 def run(
     rank_of: Any, folder: Path, sizes: dict[str, Any], seed: int = 0, **options: Any
 ) -> SVIRunner:

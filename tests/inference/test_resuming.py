@@ -248,18 +248,6 @@ def test_a_half_written_folder_is_never_taken_for_a_checkpoint(tmp_path: Path) -
     assert not half.exists()
 
 
-def test_what_ended_processes_left_of_a_file_goes_with_the_next_save(tmp_path: Path) -> None:
-    runner, x, _ = start(two_facets)
-    gone, elsewhere = (
-        tmp_path / f".config.json.{node}-999999999.tmp" for node in (platform.node(), "moon")
-    )
-    for path in (gone, elsewhere):
-        path.write_text("{")
-    runner.fit(x, **SIZES).save(tmp_path)
-    assert not gone.exists(), "its process is gone"
-    assert elsewhere.exists(), "its process may live, on another machine"
-
-
 def test_what_is_not_ours_stays(tmp_path: Path) -> None:
     """Folders of other names are neither counted nor removed, and no more is removed than
     checkpoints.

@@ -6,7 +6,6 @@ import copy
 import json
 import platform
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,9 @@ from sklearn.datasets import make_blobs
 from sklearn.mixture import GaussianMixture as SklearnMixture
 
 from facetvae.selection import clusters_in_use
-from guides import FacetGuide, VaDEGuide
+from guides import VaDEGuide
 from inference import (
     Constant,
-    Loss,
     ProgressiveFadeIn,
     SVIRunner,
     WarmUp,
@@ -31,7 +29,7 @@ from inference import (
     fit_mixtures,
     warm_start,
 )
-from inference.callbacks import Evaluate, JSONLines
+from inference.callbacks import Evaluate
 from inference.initialization.mixtures import _covariances, _fitted, _in_common_if_likelier
 from inference.initialization.networks import _least_squares
 from inference.metrics import cluster_accuracy
@@ -52,8 +50,6 @@ from ppl_models import (
 )
 from ppl_models.likelihood_base import Likelihood
 from ppl_models.networks import Architecture
-from tests.catalogue import BUILDERS
-from tests.global_state import unchanged
 
 
 def small(num_samples: int = 1) -> VaDEGuide:
@@ -312,20 +308,6 @@ def test_what_was_frozen_learns_once_it_is_unfrozen(optimizer: Any) -> None:
     assert not any(torch.equal(p, before[name]) for name, p in guide.encoder.named_parameters())
 
 
-def test_a_facet_that_is_not_in_gets_no_gradient() -> None:
-    guide = small()
-    weights = ProgressiveFadeIn((2, 1000), fade_steps=1000).bind(guide.model, 3, 3006)
-    guide.model.kl_weights, guide.model.gates = weights(torch.tensor(0.0))
-    Loss(guide.model, guide)(torch.rand(8, 6)).backward()
-    for name in (
-        "encoder.rungs.0.weight",
-        "model.decoder.rungs.0.0.weight",
-        "model.facets.style.loc",
-    ):
-        assert guide.get_parameter(name).grad.abs().max() < 1e-30, name
-    assert guide.get_parameter("encoder.rungs.1.weight").grad.abs().max() > 0
-
-
 def test_uint8_data_stay_uint8_until_the_step() -> None:
     guide = small()
     runner = SVIRunner(guide.model, guide)
@@ -335,20 +317,6 @@ def test_uint8_data_stay_uint8_until_the_step() -> None:
         np.random.default_rng(0).integers(0, 256, (10, 6), dtype=np.uint8), epochs=2, progress=False
     )
     assert seen == [torch.uint8] * 3  # the check of the first step, and two steps
-
-
-def test_callbacks_see_and_extend_each_record(tmp_path: Path) -> None:
-    guide = small()
-    measure = Evaluate(lambda runner: {"answer": 42.0}, every=2)
-    runner = SVIRunner(guide.model, guide).fit(
-        torch.rand(10, 6),
-        epochs=4,
-        callbacks=[measure, JSONLines(tmp_path / "metrics.jsonl")],
-        progress=False,
-    )
-    assert [record.get("answer") for record in runner.history] == [None, 42.0, None, 42.0]
-    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line) for line in lines] == runner.history
 
 
 def test_fitting_on_continues_from_where_it_was() -> None:
@@ -404,16 +372,6 @@ def test_callbacks_cannot_change_training_nor_it_them(precision: str) -> None:
     np.testing.assert_array_equal(seen[-1], watched.embed(x)["digit"])
 
 
-def test_divergence_stops_the_run_and_says_where() -> None:
-    guide = small()
-    with pytest.raises(
-        FloatingPointError, match=r"not finite at step \d+ \(the run is in epoch \d+\) at lr=1e\+18"
-    ):
-        SVIRunner(guide.model, guide, lr=1e18).fit(
-            torch.rand(40, 6), epochs=20, batch_size=8, progress=False
-        )
-
-
 def test_a_dead_facet_is_warned_of() -> None:
     guide = small()
     with pytest.warns(
@@ -433,21 +391,6 @@ def test_sorted_data_are_watched_in_all_their_parts(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(loop, "_watch", lambda runner, r: (rows.append(r), watch(runner, r))[1])
     runner.fit(x, epochs=1, batch_size=4000, progress=False)
     assert abs(rows[0].x.mean().item() - 0.5) < 0.05  # 2,048 rows: deviation 0.011
-
-
-def test_a_model_that_starts_at_infinity_is_refused() -> None:
-    guide = small()
-    with torch.no_grad():
-        guide.model.facets["digit"].loc.fill_(float("inf"))
-    with pytest.raises(ValueError, match=r"facets\.digit\.loc is not finite"):
-        SVIRunner(guide.model, guide).fit(torch.rand(10, 6), epochs=1, progress=False)
-
-
-def test_validation_is_back_on_after_fitting() -> None:
-    guide = small()
-    SVIRunner(guide.model, guide).fit(torch.rand(10, 6), epochs=1, progress=False)
-    with pytest.raises(ValueError, match="to satisfy the constraint"):
-        torch.distributions.Normal(0.0, -1.0)
 
 
 def blobs(n: int = 400) -> tuple[np.ndarray, np.ndarray]:
@@ -667,16 +610,6 @@ def test_half_precision_is_refused_wherever_it_appears(
     assert not list(tmp_path.iterdir())
     with pytest.raises(ValueError, match=r"must be float32 or float64, but '.*kl_weights' is"):
         SVIRunner(guide.model, guide)
-
-
-@pytest.mark.parametrize("build", BUILDERS, ids=lambda f: f.__name__)
-def test_loading_changes_no_global_state(build: Callable[[], FacetGuide], tmp_path: Path) -> None:
-    guide = build()
-    SVIRunner(guide.model, guide).save(tmp_path)
-    with unchanged():
-        loaded = SVIRunner.load(tmp_path)
-    for name, value in guide.state_dict().items():
-        assert torch.equal(loaded.guide.state_dict()[name], value)
 
 
 def test_weights_that_layers_share_are_saved_for_each(tmp_path: Path) -> None:

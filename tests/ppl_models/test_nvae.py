@@ -23,12 +23,11 @@ from inference import (
     Constant,
     CoolDown,
     Loss,
-    MeanFieldEnum_ELBO,
     SVIRunner,
     data_dependent_start,
     kl_by_dimension,
 )
-from inference.figures.facets import facet_draws, facet_overview, facet_swaps, save_figures
+from inference.figures.facets import facet_draws, facet_swaps, save_figures
 from inference.training.loop import DeadFacetWarning
 from lab.figures.classes import (
     class_samples,
@@ -38,9 +37,8 @@ from lab.figures.classes import (
     latent_scatter,
     shared_traversals,
 )
-from ppl_models import CVAE, MLP, NVAE, VAE, GaussianMixture, Normal, StandardNormal, VaDE
+from ppl_models import CVAE, MLP, NVAE, GaussianMixture, Normal, VaDE
 from ppl_models.distributions import Proportions
-from ppl_models.priors import ClassBlocks
 
 CLASSES, D_CLASS, D_SHARED, PIXELS, SCALE = 3, 2, 1, 5, 0.625  # which float32 can hold
 X = torch.rand(4, PIXELS, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -159,19 +157,6 @@ def test_the_kl_of_dirichlets_is_pytorchs() -> None:
         ours = float(kl_divergence(Proportions(torch.tensor(a)), Proportions(torch.tensor(b))))
         assert ours == theirs
         assert ours == pytest.approx(dirichlet_kl(a, b), rel=1e-9, abs=1e-9)
-
-
-def test_the_best_posterior_of_pi_is_at_the_true_probabilities() -> None:
-    """Of q = Dirichlet(alpha + r), the mean over y of KL(q || p(pi given y)) is least at r = p(y
-    given x).
-    """
-    truth, alpha = np.array([0.6, 0.3, 0.1]), 0.7
-
-    def mean_kl(r: np.ndarray) -> float:
-        return sum(p * dirichlet_kl(alpha + r, alpha + np.eye(3)[y]) for y, p in enumerate(truth))
-
-    rng = np.random.default_rng(0)
-    assert all(mean_kl(truth) < mean_kl(rng.dirichlet(np.ones(3))) for _ in range(200))
 
 
 def test_draws_of_proportions_have_a_dirichlets_moments() -> None:
@@ -380,114 +365,6 @@ def test_a_run_is_saved_with_its_options(tmp_path: Path) -> None:
     np.testing.assert_array_equal(loaded.predict_proba(X)["class"], guide.predict_proba(X)["class"])
 
 
-REFUSED: list[tuple[Callable[[], Any], str]] = [
-    (
-        lambda: build().predict(X, label=[0, 1, 2, 3]),
-        "label has classes from 0 to 3, but the model was built for 0 to",
-    ),
-    (
-        lambda: build().predict(X, label=[0, 1, 2, -2]),
-        "from -2 to 2, but the model was built for 0 to 2, or -1 where",
-    ),
-    (
-        lambda: build().predict(X, label=[0, 1, 2]),
-        r"label has shape \[3\], but there are 4 samples",
-    ),
-    (
-        lambda: build().predict(X, label=np.array([0.0, 1, 2, 1])),
-        "label must hold integers, got torch.float64",
-    ),
-    (
-        lambda: build().predict(X, label=[True, False, True, True]),
-        "label must hold integers, got torch.bool",
-    ),
-    (
-        lambda: build().predict(X, labels=LABEL),
-        "NVAE takes label besides x, got labels: is that a misspelt option",
-    ),
-    (lambda: NVAE((5,), 0, 1, 1), "num_classes must be an integer of at least 1, got 0"),
-    (
-        lambda: NVAE((5,), 3, 1, 1, concentration=0.0),
-        "concentration must be positive, or None to sum pi out, got 0",
-    ),
-    (lambda: ClassifierGuide(VAE((5,), 2)), "ClassifierGuide is for NVAE, got VAE: use VaDEGuide"),
-    (
-        lambda: ClassifierGuide(build().model, label_weight=-1),
-        "label_weight must be a number of at least 0, got -1",
-    ),
-    (
-        lambda: VaDEGuide(build().model),
-        "use a guide that suits the model, such as ClassifierGuide",
-    ),
-    (
-        lambda: ConditionalGuide(build().model),
-        "ConditionalGuide is for .* got NVAE: use ClassifierGuide",
-    ),
-    (lambda: build().model.generate(3, facet="class", cluster=3), "has the clusters 0 to 2, got 3"),
-    (lambda: CVAE((5,), 0, 2), "num_classes must be an integer of at least 1"),
-    (
-        lambda: Constant({"z_digit": 2.0}).bind(build().model, 1, 1),
-        r"no site 'z_digit' with a weight: this model has \['z_shared', 'z_class', 'c_class'\]",
-    ),
-    (
-        lambda: Constant({"c_shared": 2.0}).bind(build().model, 1, 1),
-        "no site 'c_shared' with a weight",
-    ),
-    (lambda: Constant({"z_class": -2.0}), "weight must be a number of at least 0, got -2"),
-    (lambda: Constant(None), "weight must be a number of at least 0, got None"),
-    (lambda: CoolDown({"z_class": 0.5}, 10), "start must be a number of at least 1, got 0.5"),
-    (
-        lambda: CoolDown(3.0, 10).bind(build().model, 1, 9),
-        "the cooling would end at step 10, but the run has 9 steps",
-    ),
-    (
-        lambda: build().model.generate(2, label=[0.0, 1.0]),
-        "label must hold integers, got torch.float64",
-    ),
-    (
-        lambda: build().model.generate(2, label=[0, -1]),
-        "label has classes from -1 to 0, but the model was built for 0",
-    ),
-    (
-        lambda: build().model.generate(1, label=[0, 1]),
-        r"label has shape \[2\], but there are 1 samples",
-    ),
-    (
-        lambda: build().model.generate(2, facet="class", cluster=0, label=[2, 2]),
-        "cluster=0 and label= both choose the class",
-    ),
-    (
-        lambda: build().model.generate(2, labels=[2, 2]),
-        "only label= can be given besides the latents, got labels",
-    ),
-    (
-        lambda: build().predict(X, label=LABEL, known=[True]),
-        "known must hold 4 booleans, one per sample, got torch",
-    ),
-    (lambda: class_traversals(build(), 7), r"dimension must be one of \(0, 1\), got 7"),
-    (
-        lambda: facet_overview(ConditionalGuide(CVAE((5,), 3, 2)), X, (1, 5)),
-        "CVAE has no inferred clusters",
-    ),
-]
-
-
-@pytest.mark.parametrize(("call", "words"), REFUSED, ids=[words for _, words in REFUSED])
-def test_what_does_not_fit_is_refused(call: Callable[[], Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        call()
-
-
-def test_a_label_that_training_refuses_changes_nothing() -> None:
-    guide = build()
-    before = [p.detach().clone() for p in guide.parameters()]
-    runner = SVIRunner(guide.model, guide)
-    with pytest.raises(ValueError, match="label has classes from 0 to 9"):
-        runner.fit(X, epochs=1, progress=False, label=[0, 1, 2, 9])
-    assert not runner.history
-    assert all(torch.equal(p, q) for p, q in zip(guide.parameters(), before, strict=True))
-
-
 FIGURES: dict[str, Callable[[ClassifierGuide], Any]] = {
     "class traversals": lambda guide: class_traversals(guide, 1, (1, 5)),
     "shared traversals": lambda guide: shared_traversals(guide, 0, (1, 5)),
@@ -551,14 +428,6 @@ def test_networks_are_scaled_to_data_with_their_labels() -> None:
         assert np.isfinite(guide.reconstruct(X)).all()
 
 
-def test_figures_of_other_models_are_refused() -> None:
-    guide = VaDEGuide(VAE((5,), 2))
-    with pytest.raises(ValueError, match="VAE has no latents of classes: use an NVAE"):
-        class_traversals(guide)
-    with pytest.raises(ValueError, match="VAE's decoder reads no class: use an NVAE or a CVAE"):
-        class_samples(guide)
-
-
 def test_kl_by_dimension_is_the_formula() -> None:
     """(mean^2 + variance - 1 - log variance) / 2 of every latent; facets with clusters are left
     out.
@@ -569,18 +438,3 @@ def test_kl_by_dimension_is_the_formula() -> None:
         np.testing.assert_allclose(kl_by_dimension(guide, X)[name], wanted, rtol=1e-9)
     clustered = VaDEGuide(VaDE((5,), GaussianMixture(3, 2)))
     assert kl_by_dimension(clustered, X.float()) == {}
-
-
-def test_blocks_are_a_prior_like_others() -> None:
-    prior = ClassBlocks(3, 2).double()
-    z = torch.randn(7, 6, dtype=torch.float64)
-    plain = StandardNormal(6).double().log_prob(z)
-    torch.testing.assert_close(prior.log_prob(z), plain)
-    torch.testing.assert_close(prior.log_joint(z), (plain - math.log(3))[:, None].expand(-1, 3))
-    assert (prior.dim, prior.num_components) == (6, 3)
-
-
-def test_an_enumerating_mean_field_does_not_suit_clusters_that_follow_from_draws() -> None:
-    guide = VaDEGuide(VaDE((5,), GaussianMixture(3, 2)))
-    with pytest.raises(ValueError, match="MeanFieldEnum_ELBO would score wrongly"):
-        Loss(guide.model, guide, MeanFieldEnum_ELBO(max_plate_nesting=1))

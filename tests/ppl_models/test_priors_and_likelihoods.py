@@ -415,28 +415,12 @@ def test_standard_normal_has_one_component() -> None:
     assert prior.component() is None
 
 
-def test_bernoulli_on_grey_values_is_the_expectation_over_binarisations() -> None:
-    output, x = torch.randn(2, 5), torch.rand(2, 5)
-    probs = torch.sigmoid(output)
-    want = (x * probs.log() + (1 - x) * (1 - probs).log()).sum(-1)
-    torch.testing.assert_close(Bernoulli()(output, 1).log_prob(x), want)
-
-
 def test_threshold_binarises_once() -> None:
     likelihood = Bernoulli(threshold=0.5)
     x = torch.tensor([[0, 100, 200]], dtype=torch.uint8)
     once = likelihood.prepare(x, torch.float64)
     torch.testing.assert_close(once, torch.tensor([[0.0, 0.0, 1.0]]))
     torch.testing.assert_close(likelihood.prepare(once), once)
-
-
-def test_continuous_bernoulli_integrates_to_one_and_bernoulli_does_not() -> None:
-    grid = (torch.arange(20_000) + 0.5) / 20_000
-    output = torch.tensor([1.3])
-    continuous = ContinuousBernoulli()(output, 1).log_prob(grid.unsqueeze(-1)).exp().mean()
-    grey = Bernoulli()(output, 1).log_prob(grid.unsqueeze(-1)).exp().mean()
-    assert continuous.item() == pytest.approx(1, abs=1e-6)
-    assert grey.item() < 0.6
 
 
 @pytest.mark.parametrize(
@@ -492,10 +476,6 @@ def test_gaps_have_no_part_in_a_misfit() -> None:
     assert likelihood.misfit(likelihood(output[1:], 1), x[1:]).item() == 0
 
 
-def test_normal_scale_is_a_standard_deviation() -> None:
-    torch.testing.assert_close(Normal(0.3)(torch.zeros(2, 4), 1).stddev, torch.full((2, 4), 0.3))
-
-
 def test_dirichlet_weights_hold_the_evidence_of_the_counts() -> None:
     """Given the clusters, the posterior of the weights is exact, and so the terms of all data add
     up to the Dirichlet-multinomial probability of those clusters: any wrong constant would show.
@@ -539,14 +519,6 @@ def components_in_use(weights: str | DirichletWeights) -> int:
 def test_dirichlet_weights_empty_what_is_not_needed() -> None:
     assert components_in_use(DirichletWeights(40, concentration=0.01)) == 2
     assert components_in_use("learned") > 4
-
-
-@pytest.mark.parametrize("arguments", [{"num_data": 0}, {"num_data": 10, "concentration": 0.0}])
-def test_dirichlet_weights_refuse_nonsense(arguments: dict) -> None:
-    with pytest.raises(
-        ValueError, match=r"num_data must be an integer|concentration must be a positive number"
-    ):
-        DirichletWeights(**arguments)
 
 
 def test_vamp_prior_is_the_mixture_of_the_guides_posteriors() -> None:

@@ -98,12 +98,3 @@ def test_the_likelihood_is_around_the_middle_and_learns_its_scale() -> None:
     p.log_prob(likelihood.prepare(x)).sum().backward()
     assert likelihood.log_scale.grad != 0
     assert repr(likelihood) == "DiscretizedLogistic(scale=0.07)"
-
-
-def test_data_of_more_than_8_bits_are_refused() -> None:
-    with pytest.raises(ValueError, match="not multiples of 1/255: give 8-bit images as uint8"):
-        DiscretizedLogistic().check(torch.tensor([0.5, 0.3]))
-    with pytest.raises(ValueError, match=r"x has values in \[0, 2\]"):
-        DiscretizedLogistic().check(torch.tensor([0.0, 2.0]))
-    with pytest.raises(ValueError, match="scale must be positive"):
-        DiscretizedLogistic(0.0)

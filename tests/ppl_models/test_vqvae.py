@@ -10,18 +10,14 @@ from torch.distributions import Normal as TorchNormal
 from torch.distributions import RelaxedOneHotCategorical
 
 from guides import (
-    AmortizedGuide,
     Annealed,
-    ClassifierGuide,
     CodebookGuide,
-    Enumerate,
     GumbelSoftmax,
-    MarginalGuide,
     PointGuide,
     VaDEGuide,
 )
 from inference import Loss, SVIRunner, elbo
-from ppl_models import MFCVAE, VAE, VQVAE, Autoencoder, ConvGrid, GaussianMixture, Normal
+from ppl_models import VAE, VQVAE, Autoencoder, ConvGrid, Normal
 
 K, D, PLACES = 5, 3, 4
 X = torch.rand(6, 1, 8, 8, dtype=torch.float64)
@@ -176,26 +172,3 @@ def test_temperatures_may_fall_while_training() -> None:
     guide = build(discrete=GumbelSoftmax(Annealed(1.0, 0.1, steps=4))).float()
     SVIRunner(guide.model, guide).fit(X.float(), epochs=5, progress=False)
     assert float(guide.discrete.temperature) == pytest.approx(0.1)
-
-
-def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(ValueError, match="CodebookGuide is for VQVAE, got VAE"):
-        CodebookGuide(VAE((6,), 2))
-    with pytest.raises(
-        ValueError,
-        match=r"discrete must be a GumbelSoftmax\(...\), for relaxed codes, got Enumerate",
-    ):
-        build(discrete=Enumerate())
-    with pytest.raises(ValueError, match="PointGuide is for facets without clusters"):
-        PointGuide(MFCVAE((6,), {"a": GaussianMixture(3, 2)}))
-    for guide in (PointGuide, VaDEGuide, MarginalGuide, AmortizedGuide):
-        with pytest.raises(ValueError, match="draws no codes, as VQVAE needs them: use Codebook"):
-            guide(build().model)
-    with pytest.raises(ValueError, match="got Autoencoder: use PointGuide"):
-        ClassifierGuide(Autoencoder((1, 8, 8), 2, network=ConvGrid((4, 5))))
-    with pytest.raises(ValueError, match="this GumbelSoftmax belongs to another guide"):
-        CodebookGuide(build().model, discrete=build().discrete)
-    with pytest.raises(ValueError, match="whose height and width divide by 4"):
-        VQVAE((1, 6, 8), K, D, network=ConvGrid((4, 5)))
-    with pytest.raises(ValueError, match="give it one facet whose size is a multiple of this"):
-        VaDEGuide(MFCVAE((1, 8, 8), {"a": GaussianMixture(3, 2)}, network=ConvGrid((4, 5))))
