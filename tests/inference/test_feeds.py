@@ -224,14 +224,8 @@ REFUSED = [
         {},
         "has no length, which schedules and epochs need",
     ),
-    (lambda: DataLoader(X[:3], batch_size=4, drop_last=True), {}, "gives no batch"),
     (lambda: DataLoader(X[:, :5], batch_size=4), {}, r"x has shape \[4, 5\]"),
     (lambda: DataLoader(2 * X, batch_size=4), {}, "the Bernoulli likelihood needs"),
-    (
-        lambda: DataLoader([{"image": x} for x in X], batch_size=4),
-        {},
-        r"have no x, only \['image'\]: name it 'x'",
-    ),
     (
         lambda: DataLoader([{"x": x, "group": 1} for x in X], batch_size=4),
         {},

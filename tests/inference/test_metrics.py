@@ -251,7 +251,6 @@ def test_too_few_data_to_align_are_refused() -> None:
 @pytest.mark.parametrize(
     ("sources", "words"),
     [
-        (np.eye(3), "each half of the 3 data needs at least two rows"),
         (np.repeat([[1.0, 2], [3, 5]], 4, 0), "and no constant source"),
         (np.full((8, 2), np.nan), "hold NaN or infinity"),
     ],

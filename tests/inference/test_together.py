@@ -269,12 +269,7 @@ def test_what_callbacks_put_in_place_of_parameters_is_trained_on() -> None:
         torch.testing.assert_close(parameters(other)[name], p, rtol=1e-6, atol=1e-8)
 
 
-def test_callbacks_in_the_form_of_fit_or_shared_are_refused() -> None:
-    group = runners(two_facets, 2)
-    with pytest.raises(
-        ValueError, match="callbacks must be a function that returns a runner's callbacks"
-    ):
-        fit_together(group, data(group[0].guide), 1, callbacks=[], progress=False)
+def test_callbacks_that_are_shared_are_refused() -> None:
     shared, group = ReduceOnPlateau(), runners(two_facets, 3)
     for first in (0, 1):
         with pytest.raises(ValueError, match="two runners got the same callback"):
@@ -327,7 +322,6 @@ def one_is_ahead() -> list[SVIRunner]:
         (other_objective, "differs from the first one in its objective"),
         (other_model, "differs from the first one in its guide and model"),
         (one_is_ahead, "differs from the first one in its steps"),
-        (lambda: runners(two_facets, 1) * 2, "two runners hold the same parameters"),
         (one_model_for_two, "two runners hold the same parameters"),
         (one_is_frozen, "differs from the first one in its parameters that learn"),
         (
@@ -338,20 +332,8 @@ def one_is_ahead() -> list[SVIRunner]:
             lambda: runners(two_facets, 2, compile="xla"),
             "compile='xla' is for one run, but 2 are trained together",
         ),
-        (list, "there are no runners"),
     ],
-    ids=[
-        "schedule",
-        "objective",
-        "model",
-        "steps",
-        "twice",
-        "shared",
-        "frozen",
-        "compile",
-        "xla",
-        "none",
-    ],
+    ids=["schedule", "objective", "model", "steps", "shared", "frozen", "compile", "xla"],
 )
 def test_runs_that_are_not_of_a_kind_are_refused(
     group: Callable[[], list[SVIRunner]], words: str
