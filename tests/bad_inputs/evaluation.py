@@ -10,12 +10,7 @@ import torch
 
 from facetvae.describing import FacetClusters, describe_clusters
 from facetvae.selection import select_model
-from facetvae.selection.agreement import (
-    clusters_in_use,
-    effective_clusters,
-    redundancy,
-    stability,
-)
+from facetvae.selection.agreement import clusters_in_use, effective_clusters, redundancy, stability
 from inference.diagnostics import (
     assert_unbiased,
     compare_estimators,

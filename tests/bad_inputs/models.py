@@ -168,10 +168,7 @@ PRIORS = [
             r"\[2\], but \[3\] is needed",
         ),
     ),
-    *of(
-        "StandardNormal",
-        ("range: dim 0", lambda: StandardNormal(0), f"dim {COUNT}, got 0"),
-    ),
+    *of("StandardNormal", ("range: dim 0", lambda: StandardNormal(0), f"dim {COUNT}, got 0")),
     *of(
         "StandardNormal.log_joint",
         ("shape: z", lambda: StandardNormal(2).log_joint(np.zeros((5, 3))), r"\[5, 3\], but"),
@@ -191,13 +188,9 @@ PRIORS = [
             r"built for data of shape \(5,\)",
         ),
     ),
+    *of("Flat", ("range: dim 0", lambda: Flat(0), f"dim {COUNT}, got 0")),
     *of(
-        "Flat",
-        ("range: dim 0", lambda: Flat(0), f"dim {COUNT}, got 0"),
-    ),
-    *of(
-        "Flat.sample",
-        ("misfit: no draws", lambda: Flat(2).sample(1), "a flat prior has no draws"),
+        "Flat.sample", ("misfit: no draws", lambda: Flat(2).sample(1), "a flat prior has no draws")
     ),
     *of(
         "Codebook",
@@ -209,8 +202,7 @@ PRIORS = [
         ("range: code", lambda: Codebook(3, 2, 4).sample(1, 3), "components 0 to 2, got cluster=3"),
     ),
     *of(
-        "ClassBlocks",
-        ("range: block_dim", lambda: ClassBlocks(3, 0), f"block_dim {COUNT}, got 0"),
+        "ClassBlocks", ("range: block_dim", lambda: ClassBlocks(3, 0), f"block_dim {COUNT}, got 0")
     ),
     *of(
         "ConditionalNormal",
@@ -680,27 +672,15 @@ MODELS = [
         "VLAE",
         ("type: dims", lambda: VLAE((D,), 3), "dims must be a sequence of integers, .* got 3"),
     ),
-    *of(
-        "GMDGM",
-        ("range: dim", lambda: GMDGM((D,), 3, 0), f"each of dims {COUNT}, got 0"),
-    ),
-    *of(
-        "VAE",
-        ("range: dim", lambda: VAE((D,), 0), f"each of dims {COUNT}, got 0"),
-    ),
-    *of(
-        "IVAE",
-        ("range: num_labels", lambda: IVAE((D,), 0, 2), f"num_labels {COUNT}, got 0"),
-    ),
+    *of("GMDGM", ("range: dim", lambda: GMDGM((D,), 3, 0), f"each of dims {COUNT}, got 0")),
+    *of("VAE", ("range: dim", lambda: VAE((D,), 0), f"each of dims {COUNT}, got 0")),
+    *of("IVAE", ("range: num_labels", lambda: IVAE((D,), 0, 2), f"num_labels {COUNT}, got 0")),
     *of(
         "ContinuousIVAE",
         ("range: label_dim", lambda: ContinuousIVAE((D,), 0, 2), f"label_dim {COUNT}, got 0"),
         ("type: dim", lambda: ContinuousIVAE((D,), 3, None), f"dim {COUNT}, got None"),
     ),
-    *of(
-        "CVAE",
-        ("range: num_classes", lambda: CVAE((D,), -1, 2), f"num_classes {COUNT}, got -1"),
-    ),
+    *of("CVAE", ("range: num_classes", lambda: CVAE((D,), -1, 2), f"num_classes {COUNT}, got -1")),
     *of(
         "NVAE",
         ("range: shared_dim", lambda: NVAE((D,), 3, 2, 0), f"shared_dim {COUNT}, got 0"),

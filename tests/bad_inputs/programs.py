@@ -83,6 +83,6 @@ PROGRAMS: dict[str, list[tuple[str, Callable[[], Any], str]]] = {
         ),
     ],
     "gradient_moments": [
-        ("misfit: program", lambda: gradient_moments((model,), X, 3), "got a tuple of 1"),
+        ("misfit: program", lambda: gradient_moments((model,), X, 3), "got a tuple of 1")
     ],
 }

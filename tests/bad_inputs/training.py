@@ -49,14 +49,7 @@ from inference import (
     standard_normal_priors,
     warm_start,
 )
-from inference.callbacks import (
-    Draw,
-    Evaluate,
-    FitMixtures,
-    JSONLines,
-    ReduceOnPlateau,
-    StopEarly,
-)
+from inference.callbacks import Draw, Evaluate, FitMixtures, JSONLines, ReduceOnPlateau, StopEarly
 from inference.evaluation.identifiability import (
     KeepIdentifiable,
     coinciding_components,
@@ -494,10 +487,7 @@ RUNS = [
         "oriented_gradients",
         ("shape: x", lambda: oriented_gradients(X), r"\[N, H, W\] or \[N, C, H, W\] is needed"),
     ),
-    *of(
-        "image_variants",
-        ("shape: x", lambda: list(image_variants(X)), "reshape rows of pixels"),
-    ),
+    *of("image_variants", ("shape: x", lambda: list(image_variants(X)), "reshape rows of pixels")),
     *of(
         "fit_neighbors",
         ("type: runner", lambda: fit_neighbors(guide(), X, graph(), 1), "must be an SVIRunner"),

@@ -24,13 +24,7 @@ from guides import (
     ScoreFunction,
     VaDEGuide,
 )
-from inference import (
-    ImportanceWeighted_ELBO,
-    Loss,
-    SVIRunner,
-    elbo,
-    fit_mixtures,
-)
+from inference import ImportanceWeighted_ELBO, Loss, SVIRunner, elbo, fit_mixtures
 from inference.callbacks import FitMixtures
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder, SharedMLP, VaDE, VampPrior
 from ppl_models import Normal as NormalLikelihood

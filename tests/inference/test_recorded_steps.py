@@ -14,28 +14,13 @@ import torch
 from torch.fx import GraphModule, Node
 
 from guides import AmortizedGuide, Annealed, FacetGuide, GumbelSoftmax, VaDEGuide
-from inference import (
-    Checkpoints,
-    Guard,
-    ProgressiveFadeIn,
-    SVIRunner,
-    WarmUp,
-    fit_together,
-)
+from inference import Checkpoints, Guard, ProgressiveFadeIn, SVIRunner, WarmUp, fit_together
 from inference.schedules import Schedule
 from inference.training.compiled import Recorder, RecordingWarning
 from inference.training.recording import agree, record, replay
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder, Normal
 from ppl_models.networks import dense
-from tests.catalogue import (
-    BUILDERS,
-    OBJECTIVES,
-    PAIRS,
-    given,
-    mlvae,
-    network_relaxed,
-    two_facets,
-)
+from tests.catalogue import BUILDERS, OBJECTIVES, PAIRS, given, mlvae, network_relaxed, two_facets
 from tests.test_contract import data
 
 # Pairs whose objective reads values back to the host, which cannot be recorded.

@@ -23,14 +23,7 @@ import torch
 
 from guides import FacetGuide, VaDEGuide
 from inference import Checkpoints, Constant, Guard, GuideEnum_ELBO, SVIRunner, WarmUp, fit_together
-from inference.callbacks import (
-    Draw,
-    Evaluate,
-    FitMixtures,
-    JSONLines,
-    ReduceOnPlateau,
-    StopEarly,
-)
+from inference.callbacks import Draw, Evaluate, FitMixtures, JSONLines, ReduceOnPlateau, StopEarly
 from inference.checkpoints.periodic import CheckpointWarning, CheckpointWriter, remove_checkpoints
 from inference.checkpoints.training_state import read, write
 from inference.training import data_source

@@ -21,14 +21,7 @@ from inference.training.plan import FitPlan
 from inference.training.steps import VmappedStep
 from ppl_models import MFCVAE, MLP, GaussianMixture, MLPLadder, Normal, VaDE, VampPrior
 from ppl_models.given.observed import Observed
-from tests.catalogue import (
-    BUILDERS,
-    GAMMA_DRAWS,
-    flow,
-    given,
-    ivae,
-    two_facets,
-)
+from tests.catalogue import BUILDERS, GAMMA_DRAWS, flow, given, ivae, two_facets
 
 pytestmark = pytest.mark.slow(20)
 

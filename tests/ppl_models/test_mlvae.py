@@ -21,13 +21,7 @@ from torch import Tensor
 from torch.distributions import Normal as TorchNormal
 from torch.distributions import kl_divergence
 
-from guides import (
-    Evidence,
-    GroupedGuide,
-    MixtureOfNormals,
-    SimilarContentGuide,
-    TableGuide,
-)
+from guides import Evidence, GroupedGuide, MixtureOfNormals, SimilarContentGuide, TableGuide
 from guides.evidence import GroupMixture, product_of_normals
 from inference import (
     Groups,

@@ -19,14 +19,7 @@ from torch.distributions import Dirichlet, kl_divergence
 from torch.distributions import Normal as TorchNormal
 
 from guides import ClassifierGuide, ConditionalGuide, VaDEGuide
-from inference import (
-    Constant,
-    CoolDown,
-    Loss,
-    SVIRunner,
-    data_dependent_start,
-    kl_by_dimension,
-)
+from inference import Constant, CoolDown, Loss, SVIRunner, data_dependent_start, kl_by_dimension
 from inference.figures.facets import facet_draws, facet_swaps, save_figures
 from inference.training.loop import DeadFacetWarning
 from lab.figures.classes import (

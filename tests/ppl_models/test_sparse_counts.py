@@ -273,10 +273,7 @@ def test_gamma_functions_of_entries_that_are_zero_are_left_out() -> None:
 def test_draws_have_the_mean_and_variance() -> None:
     torch.manual_seed(0)
     output = torch.tensor([[0.0, 1.0, -1.0, 2.0]])
-    for likelihood in (
-        Multinomial(total=50),
-        DirichletMultinomial(total=50, concentration=10.0),
-    ):
+    for likelihood in (Multinomial(total=50), DirichletMultinomial(total=50, concentration=10.0)):
         p = likelihood(output, 1)
         x = p.sample(torch.Size([20_000]))[:, 0]
         assert (x.sum(-1) == 50).all()

@@ -9,13 +9,7 @@ import torch
 from torch.distributions import Normal as TorchNormal
 from torch.distributions import RelaxedOneHotCategorical
 
-from guides import (
-    Annealed,
-    CodebookGuide,
-    GumbelSoftmax,
-    PointGuide,
-    VaDEGuide,
-)
+from guides import Annealed, CodebookGuide, GumbelSoftmax, PointGuide, VaDEGuide
 from inference import Loss, SVIRunner, elbo
 from ppl_models import VAE, VQVAE, Autoencoder, ConvGrid, Normal
 
