@@ -198,14 +198,6 @@ def test_latents_given_are_what_is_decoded(handler: Callable[..., Any]) -> None:
     )
 
 
-@pytest.mark.parametrize("build", EIGHT)
-def test_what_is_blocked_is_not_seen(build: Build) -> None:
-    guide, x, options = start(build)
-    whole = set(sites(guide.model, x, **options))
-    assert set(sites(poutine.block(guide.model, hide=["x"]), x, **options)) == whole - {"x"}
-    assert set(sites(poutine.block(guide.model, expose=["x"]), x, **options)) == {"x"}
-
-
 @pytest.mark.parametrize("build", [b for b in EIGHT if b is not catalogue.mlvae])
 def test_rows_that_are_masked_do_not_count(build: Build) -> None:
     guide, x, options = start(build)

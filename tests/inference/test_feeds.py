@@ -20,7 +20,6 @@ from inference import Checkpoints, Rows, SVIRunner
 from inference.checkpoints.periodic import CheckpointWriter
 from inference.training.data_source import InMemorySource, LoaderSource, data_source_for
 from inference.training.nonfinite import NonFiniteTracker
-from ppl_models import Bernoulli
 from tests.catalogue import ivae, mlvae, nvae_partly_labelled_two_draws, two_facets, vade
 
 pytestmark = pytest.mark.slow(15)
@@ -317,14 +316,6 @@ def test_a_mapped_file_is_checked_and_not_copied(
         ValueError, match=r"1 values that are NaN or infinite, the first at index \[17, 2\]"
     ):
         data_source_for(two_facets(), torch.device("cpu"), values, {}, 8, None)
-
-
-def test_bernoulli_takes_mapped_bytes(tmp_path: Path) -> None:
-    """8-bit images stay bytes in their file."""
-    values = (255 * X.numpy()).astype(np.uint8)
-    data = two_facets().observed(mapped(tmp_path / "x", values), {})
-    assert data.x.dtype == torch.uint8
-    assert Bernoulli().prepare(data.x, torch.float32).dtype == torch.float32
 
 
 class Miscounted(IterableDataset):

@@ -18,7 +18,7 @@ from inference.evaluation.identifiability import (
     natural_parameters,
     perturb_components,
 )
-from ppl_models import IVAE, MLP, GaussianMixture, Normal, StandardNormal, VaDE
+from ppl_models import IVAE, MLP, GaussianMixture, Normal, VaDE
 
 
 def mixture(num_components: int, dim: int = 2) -> GaussianMixture:
@@ -198,13 +198,3 @@ def test_only_diagonal_mixtures_are_watched() -> None:
         blobs()[0], epochs=1, callbacks=[KeepIdentifiable()], progress=False
     )
     assert not {"condition_cluster", "perturbed_cluster"} & few.history[0].keys()
-
-
-def test_a_plain_facet_has_no_condition() -> None:
-    from ppl_models import VAE
-
-    guide = VaDEGuide(VAE((5,), 2, Normal(0.3)))
-    assert [type(prior) for prior in guide.model.priors.values()] == [StandardNormal]
-    runner = SVIRunner(guide.model, guide)
-    runner.fit(blobs()[0], epochs=1, callbacks=[KeepIdentifiable()], progress=False)
-    assert not [name for name in runner.history[-1] if name.startswith(("condition", "perturbed"))]

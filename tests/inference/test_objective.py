@@ -137,25 +137,6 @@ def test_clusters_may_depend_on_each_other_in_the_guide(checks: bool) -> None:
     assert_equal_to(*results)
 
 
-def test_shared_responsibilities_are_not_particles() -> None:
-    """Eq. 58 with L = 2 is another (smaller) number than the mean of two one-sample objectives on
-    the same draws.
-    """
-    model, guide = build(J=2, L=2)
-    x = torch.rand(BATCH, PIXELS, dtype=torch.float64)
-    noise = drawn_noise(guide, x, seed=1)
-    parameters = dict(guide.named_parameters())
-    names, alpha = list(model.priors), [1.0, 1.0]
-    shared = paper.negative_objective(parameters, x, noise, names, alpha)
-    singles = [
-        paper.negative_objective(
-            parameters, x, {k: n[i : i + 1] for k, n in noise.items()}, names, alpha
-        )
-        for i in (0, 1)
-    ]
-    assert shared > torch.stack(singles).mean() + 1e-3
-
-
 @pytest.mark.parametrize(("J", "covariance"), [(1, "full"), (2, "diag")])
 def test_marginal_form_equals_the_responsibilities_form(J: int, covariance: str) -> None:
     """Eq. 71 equals Eq. 62 at L = 1, value and gradient, with weights that differ between

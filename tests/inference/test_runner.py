@@ -16,7 +16,6 @@ from pyro.optim import ClippedAdam
 from sklearn.datasets import make_blobs
 from sklearn.mixture import GaussianMixture as SklearnMixture
 
-from facetvae.selection import clusters_in_use
 from guides import VaDEGuide
 from inference import (
     Constant,
@@ -472,20 +471,6 @@ def test_cold_start_takes_the_means_of_scikit_learns_mixture_of_the_posterior_me
     assert not torch.allclose(guide.model.priors["style"].loc, kept)
 
 
-def test_from_means_the_data_use_most_clusters_before_the_first_step_and_from_draws_few() -> None:
-    """As on MNIST: an untrained posterior is far wider than its means spread."""
-    centres = torch.rand(40, 64)
-    x = (centres[torch.arange(2000) % 40] + 0.05 * torch.randn(2000, 64)).clamp(0, 1)
-    facets = {"style": GaussianMixture(25, 5), "digit": GaussianMixture(25, 5)}
-    guide = VaDEGuide(MFCVAE((64,), facets, network=MLPLadder((50, 80))))
-    used = {}
-    for fit_to in ("means", "draws"):
-        cold_start(guide, x, fit_to=fit_to)
-        used[fit_to] = [clusters_in_use(p, 0) for p in guide.predict_proba(x).values()]
-    assert min(used["means"]) >= 20
-    assert max(used["draws"]) <= 10
-
-
 @pytest.mark.parametrize("covariance", ["diag", "full"])
 def test_fit_mixtures_takes_means_covariances_and_weights(covariance: str) -> None:
     """The mixture's mean and variance are those of all posteriors together, however it is cut into
@@ -526,20 +511,6 @@ def test_full_covariances_start_in_common_where_bic_prefers_that() -> None:
         found = _covariances(fitted)[np.argsort(fitted.means_[:, 0])]
         np.testing.assert_allclose(found, np.stack(expected), rtol=1e-3, atol=1e-4)
     assert kinds == ["tied", "full"]
-
-
-def test_fit_mixtures_leaves_unused_coordinates_as_wide_as_their_posterior() -> None:
-    """A coordinate that ignores x has posterior means without spread: the mixture may not become a
-    spike there.
-    """
-    guide = VaDEGuide(MFCVAE((6,), {"a": GaussianMixture(3, 2)}, network=MLPLadder((8,))))
-    with torch.no_grad():
-        head = guide.encoder.rungs[0]
-        head.weight[[1, 3]], head.bias[[1, 3]] = 0, 0  # z_2 is a standard normal for every x
-    fit_mixtures(guide, torch.rand(300, 6), seed=1)
-    torch.testing.assert_close(
-        guide.model.priors["a"].scale[:, 1], torch.ones(3), rtol=1e-3, atol=0
-    )
 
 
 @pytest.mark.parametrize("network", [MLPLadder((30, 40)), SharedMLP((30, 40))], ids=repr)

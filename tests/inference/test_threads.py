@@ -73,11 +73,11 @@ def small_classifier(seed: int) -> SemiSupervisedClassifier:
 
 
 def test_four_fits_at_the_same_time_end_as_each_does_alone() -> None:
-    """Ten times, bit for bit, and the caller's state is as it was."""
+    """Three times, bit for bit, and the caller's state is as it was."""
     alone = [start(seed) for seed in range(4)]
     for runner in alone:
         train(runner)
-    for _ in range(10):
+    for _ in range(3):
         runners = [start(seed) for seed in range(4)]
         with unchanged():
             assert not in_threads(*(lambda r=r: train(r) for r in runners))

@@ -138,31 +138,6 @@ def test_layers_follow_each_merge_and_nothing_else(merge: str, joined: int) -> N
     assert deep == [(7, 6), (6, 5)]
 
 
-def test_a_shallow_facet_changes_how_a_deep_one_is_drawn_where_a_layer_follows_the_merge() -> None:
-    """Without it the logits are a sum of what each facet says, by Eq. 79."""
-
-    def interaction(layers: int) -> float:
-        """Of a change of each facet: how far both together are from their sum."""
-        decoder = MLPLadder((30, 20), layers_after_merge=layers).decoder((6,), (2, 3))
-        z = [torch.randn(2, 50, 2), torch.randn(2, 50, 3)]
-        x = [[decoder([z[0][i], z[1][j]], torch.ones(2)) for j in (0, 1)] for i in (0, 1)]
-        return (x[0][0] + x[1][1] - x[0][1] - x[1][0]).abs().max().item()
-
-    assert interaction(0) < 1e-5
-    assert interaction(1) > 1e-2
-
-
-def test_a_deep_latent_reaches_the_data_through_the_shallow_levels_only() -> None:
-    """Cutting level 1 off cuts the deep facet off, and leaves the shallow one."""
-    decoder = MLPLadder((8, 9)).decoder((5,), (2, 3))
-    z = [torch.randn(4, 2, requires_grad=True), torch.randn(4, 3, requires_grad=True)]
-    for parameter in decoder.backbones[1].parameters():
-        parameter.data.zero_()
-    decoder(z, torch.ones(2)).sum().backward()
-    assert z[0].grad.any()
-    assert not z[1].grad.any()
-
-
 @pytest.mark.parametrize(
     ("gates", "seen"), [((0.0, 1.0), [False, True]), ((1.0, 0.0), [True, False])]
 )

@@ -15,8 +15,8 @@ import pytest
 import torch
 from scipy.special import digamma, gammaln
 from torch import Tensor
-from torch.distributions import Dirichlet, kl_divergence
 from torch.distributions import Normal as TorchNormal
+from torch.distributions import kl_divergence
 
 from guides import ClassifierGuide, ConditionalGuide, VaDEGuide
 from inference import Constant, CoolDown, Loss, SVIRunner, data_dependent_start, kl_by_dimension
@@ -31,7 +31,6 @@ from lab.figures.classes import (
     shared_traversals,
 )
 from ppl_models import CVAE, MLP, NVAE, GaussianMixture, Normal, VaDE
-from ppl_models.distributions import Proportions
 
 CLASSES, D_CLASS, D_SHARED, PIXELS, SCALE = 3, 2, 1, 5, 0.625  # which float32 can hold
 X = torch.rand(4, PIXELS, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -139,29 +138,6 @@ def test_the_objective_is_the_papers(
     given = {"label": LABEL, "known": KNOWN} if partly else {"label": LABEL}
     loss = Loss(guide.model, guide)(X, **given)
     assert loss.item() == pytest.approx(-total.item() / 4, rel=1e-10)
-
-
-def test_the_kl_of_dirichlets_is_pytorchs() -> None:
-    """In float64, concentrations from 0.05 to 200; torch's own, ours, and the formula."""
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        a, b = np.exp(rng.uniform(np.log(0.05), np.log(200), (2, 10)))
-        theirs = float(kl_divergence(Dirichlet(torch.tensor(a)), Dirichlet(torch.tensor(b))))
-        ours = float(kl_divergence(Proportions(torch.tensor(a)), Proportions(torch.tensor(b))))
-        assert ours == theirs
-        assert ours == pytest.approx(dirichlet_kl(a, b), rel=1e-9, abs=1e-9)
-
-
-def test_draws_of_proportions_have_a_dirichlets_moments() -> None:
-    """Means and variances of 100,000 draws within five standard errors, for concentrations of 0.1
-    to 30.
-    """
-    concentration = torch.tensor([0.1, 1.0, 4.0, 30.0], dtype=torch.float64)
-    torch.manual_seed(0)
-    draws, reference = Proportions(concentration).rsample((100_000,)), Dirichlet(concentration)
-    for power, wanted in ((1, reference.mean), (2, reference.variance + reference.mean**2)):
-        error = (draws**power).std(0) / math.sqrt(len(draws))
-        assert (((draws**power).mean(0) - wanted).abs() < 5 * error).all()
 
 
 def test_known_classes_that_are_enumerated_are_the_same_as_observed_ones() -> None:

@@ -76,11 +76,6 @@ def test_log_joint_is_that_of_multivariate_normals(covariance: str) -> None:
     weights = torch.softmax(prior.logits, -1)
     for k in range(prior.num_components):
         covariance_k = (prior.scale_tril[k] @ prior.scale_tril[k].T).detach()
-        want = (
-            MultivariateNormal(prior.loc[k], covariance_matrix=covariance_k).log_prob(z)
-            + weights[k].log()
-        )
-        torch.testing.assert_close(prior.log_joint(z)[:, k], want, rtol=1e-10, atol=1e-10)
         scipy_value = multivariate_normal(
             prior.loc[k].detach().numpy(), covariance_k.numpy()
         ).logpdf(z.numpy())
@@ -283,14 +278,6 @@ def test_a_product_of_matrices_is_as_accurate_as_the_direct_formula(
     # Elsewhere, what a latent loses by its own rounding is more than the difference.
     before = direct_log_probs(unrounded, *given[1:])
     assert (ours[0] - before).norm() <= 1.001 * (direct[0] - before).norm()
-
-
-def test_a_product_of_matrices_has_the_values_and_gradients_of_many_normals() -> None:
-    z, loc, scale = torch.randn(2, 3, 4), torch.randn(5, 4), torch.rand(5, 4) + 0.5
-    given = [each.requires_grad_() for each in (z, loc, scale)]
-    want = direct_log_probs(*given)
-    torch.testing.assert_close(normal_log_probs(*given), want, rtol=1e-13, atol=1e-13)
-    assert torch.autograd.gradcheck(normal_log_probs, given)
 
 
 @pytest.mark.parametrize("covariance", ["diag", "full"])
