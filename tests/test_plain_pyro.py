@@ -291,6 +291,8 @@ def test_what_cannot_work_says_so() -> None:
     with pytest.raises(ValueError, match=r"tell the model: svi.step\(x, num_samples=2\)"):
         svi.step(x)
     svi.step(x, num_samples=2)
+    with pytest.raises(ValueError, match="num_samples must be an integer of at least 1, got 0"):
+        two_draws.model(x, num_samples=0)
     guide = marginal()
     for objective in (Trace_ELBO, TraceMeanField_ELBO, TraceGraph_ELBO):
         svi = SVI(guide.model, guide, adam, objective(max_plate_nesting=1))

@@ -56,6 +56,7 @@ from inference.evaluation.identifiability import (
     condition_number,
     identifiability_matrix,
     natural_parameters,
+    perturb_components,
 )
 from ppl_models import (
     MFCVAE,
@@ -362,11 +363,7 @@ RUNS = [
     ),
     *of(
         "natural_parameters",
-        (
-            "misfit: full",
-            lambda: natural_parameters(GaussianMixture(3, 2, "full")),
-            "got covariance='full'",
-        ),
+        ("misfit: full", lambda: natural_parameters(full_mixture()), "got covariance='full'"),
     ),
     *of(
         "condition_number",
@@ -377,13 +374,17 @@ RUNS = [
         ("type: prior", lambda: identifiability_matrix(guide()), "GaussianMixture, .* got"),
     ),
     *of(
+        "perturb_components",
+        (
+            "misfit: full",
+            lambda: perturb_components(full_mixture(), [0], 0.1, 0),
+            "got covariance=",
+        ),
+    ),
+    *of(
         "coinciding_components",
         ("nan: tolerance", lambda: coinciding_components(mixture(), NAN), "tolerance .* got nan"),
-        (
-            "misfit: covariance",
-            lambda: coinciding_components(GaussianMixture(3, 2, covariance="full")),
-            "got covariance='full': give one with covariance='diag'",
-        ),
+        ("misfit: full", lambda: coinciding_components(full_mixture()), "got covariance='full'"),
     ),
     *of(
         "fit_together",
@@ -490,71 +491,43 @@ RUNS = [
     *of("image_variants", ("shape: x", lambda: list(image_variants(X)), "reshape rows of pixels")),
     *of(
         "fit_neighbors",
-        ("type: runner", lambda: fit_neighbors(guide(), X, graph(), 1), "must be an SVIRunner"),
-        ("type: graph", lambda: fit_neighbors(with_neighbors(), X, X, 1), "a NeighborGraph"),
+        ("type: runner", lambda: fit_near(guide()), "must be an SVIRunner"),
+        ("type: graph", lambda: fit_near(by=X), "a NeighborGraph"),
+        ("range: epochs", lambda: fit_near(epochs=0), f"epochs {COUNT}, got 0"),
+        ("misfit: prior", lambda: fit_near(runner()), "neighbours need a facet with a NeighborMix"),
+        ("empty: graph", lambda: fit_near(by={}), "no graph is given"),
         (
-            "range: epochs",
-            lambda: fit_neighbors(with_neighbors(), X, graph(), 0),
-            f"epochs {COUNT}, got 0",
-        ),
-        (
-            "misfit: prior",
-            lambda: fit_neighbors(runner(), X, graph(), 1),
-            "neighbours need a facet with a NeighborMixture",
-        ),
-        ("empty: graph", lambda: fit_neighbors(with_neighbors(), X, {}, 1), "no graph is given"),
-        (
-            "misfit: a schedule longer than every",
-            lambda: fit_neighbors(warming_up(), X, graph(), 10, every=2),
-            "a larger every: the schedule has to fit the first 2 epochs, which are a call of fit",
+            "misfit: run",
+            lambda: fit_near(near(schedule=WarmUp(8)), epochs=10, every=2),
+            "a larger every",
         ),
         (
             "misfit: strength",
-            lambda: fit_neighbors(no_strength(), X, graph(), 1, learn_strength=False),
-            "with a strength of 0 the neighbours of 'digit' say nothing",
+            lambda: fit_near(near(0.0), learn_strength=False),
+            "with a strength of",
         ),
         (
             "type: checkpoints",
-            lambda: fit_neighbors(with_neighbors(), X, graph(), 1, checkpoints="folder"),
-            r"checkpoints must be such as Checkpoints\('folder'\), got str",
+            lambda: fit_near(checkpoints="folder"),
+            "checkpoints must be such as",
         ),
         (
             "unknown: facet",
-            lambda: fit_neighbors(with_neighbors(), X, {"hue": graph()}, 1),
+            lambda: fit_near(by={"hue": graph()}),
             "facet 'hue' takes no neighbours",
         ),
-        (
-            "shape: x",
-            lambda: fit_neighbors(with_neighbors(), X[:4], graph(), 1),
-            "joins 5 data, but x has 4",
-        ),
+        ("shape: x", lambda: fit_near(x=X[:4]), "joins 5 data, but x has 4"),
     ),
     *of(
         "SVIRunner.fit",
-        (
-            "shape: neighbors",
-            lambda: with_neighbors().fit(X, 1, neighbors=np.ones((len(X), 2))),
-            r"neighbors of 'digit' has shape .* but numbers for \d+ data and 3 clusters",
-        ),
-        (
-            "range: neighbors",
-            lambda: with_neighbors().fit(X, 1, neighbors=-np.ones((len(X), 3))),
-            "numbers that no count can be",
-        ),
+        ("shape: neighbors", lambda: told(np.ones((len(X), 2))), "neighbors of 'digit' has shape"),
+        ("range: neighbors", lambda: told(-np.ones((len(X), 3))), "numbers that no count can be"),
+        ("unknown: neighbors", lambda: told({"hue": SAID}), "neighbors is given for 'hue'"),
+        ("misfit: neighbors", lambda: told(SAID, runner()), "this model has none"),
         (
             "misfit: neighbors of two facets",
-            lambda: two_with_neighbors().embed(X, neighbors=np.ones((len(X), 3))),
+            lambda: two_with_neighbors().embed(X, neighbors=SAID),
             "2 facets with a NeighborMixture: give them by facet",
-        ),
-        (
-            "unknown: neighbors",
-            lambda: with_neighbors().fit(X, 1, neighbors={"hue": np.ones((len(X), 3))}),
-            "neighbors is given for 'hue'",
-        ),
-        (
-            "misfit: neighbors",
-            lambda: runner().fit(X, 1, neighbors=np.ones((len(X), 3))),
-            "neighbors is for facets with a NeighborMixture, but this model has none",
         ),
     ),
     *of(
@@ -691,6 +664,10 @@ RUNS = [
 PICTURES = np.random.default_rng(0).random((5, 6, 6))
 
 
+def full_mixture() -> GaussianMixture:
+    return GaussianMixture(3, 2, covariance="full")
+
+
 @cache
 def graph() -> NeighborGraph:
     return NeighborGraph(X, num_neighbors=2)
@@ -701,10 +678,21 @@ def two_with_neighbors() -> VaDEGuide:
     return VaDEGuide(MFCVAE(X.shape[1:], facets, network=SharedMLP((8,))))
 
 
-@cache
-def with_neighbors() -> SVIRunner:
-    model = facet(neighborly())
-    return SVIRunner(model, VaDEGuide(model))
+def near(strength: float = 1.0, schedule: Any = None) -> SVIRunner:
+    model = facet(neighborly(strength))
+    return SVIRunner(model, VaDEGuide(model), schedule=schedule)
+
+
+def fit_near(run: Any = None, x: Any = X, by: Any = None, epochs: int = 4, **options: Any) -> Any:
+    return fit_neighbors(run or near(), x, graph() if by is None else by, epochs, **options)
+
+
+def told(counts: Any, run: SVIRunner | None = None) -> SVIRunner:
+    return (run or near()).fit(X, 1, neighbors=counts)
+
+
+# What neighbours say of three clusters.
+SAID = np.ones((len(X), 3))
 
 
 def within_inference_mode(function: Callable[..., Any]) -> Any:
@@ -717,18 +705,6 @@ def two_precisions() -> SVIRunner:
     run = SVIRunner(model, VaDEGuide(model))
     model.double()
     return run
-
-
-@cache
-def warming_up() -> SVIRunner:
-    model = facet(neighborly())
-    return SVIRunner(model, VaDEGuide(model), schedule=WarmUp(8))
-
-
-@cache
-def no_strength() -> SVIRunner:
-    model = facet(neighborly(0.0))
-    return SVIRunner(model, VaDEGuide(model))
 
 
 @cache
