@@ -287,9 +287,7 @@ def test_classes_given_x_and_draws_of_z() -> None:
 
 
 def test_one_hot_sites_are_not_for_infer_discrete() -> None:
-    """Pyro takes the axis of the value for that of a plate; once it does not, index_clusters is not
-    needed.
-    """
+    """Pyro takes the value's axis for a plate's; once it does not, index_clusters may go."""
     guide, x, _ = start(catalogue.vade)
     with pytest.raises(ValueError, match="Invalid tensor shape"):
         infer_discrete(guide.model, first_available_dim=-2)(x)

@@ -54,9 +54,7 @@ def value_and_gradient(loss: torch.Tensor, guide: FacetGuide) -> list[torch.Tens
 @pytest.mark.parametrize("conditional", [False, True])
 @pytest.mark.parametrize("L", [1, 3])
 def test_enumerated_objective_equals_the_formula(conditional: bool, L: int) -> None:
-    """E_q [log p(x, z, c) - log q(z, c given x)] written out, on the guide's own draws, in
-    float64.
-    """
+    """E_q [log p(x, z, c) - log q(z, c given x)] written out, on the guide's own draws."""
     model = two_facets()
     guide = AmortizedGuide(model, L, conditional=conditional).double()
     x = torch.rand(BATCH, PIXELS, dtype=torch.float64)
@@ -97,9 +95,7 @@ def test_enumerated_objective_equals_the_formula(conditional: bool, L: int) -> N
 
 @pytest.mark.parametrize("conditional", [False, True])
 def test_scored_objective_has_the_value_of_pyros_own(conditional: bool) -> None:
-    """Their gradients differ draw by draw (ours leaves out what a cluster cannot change), not in
-    the mean.
-    """
+    """Gradients differ draw by draw (ours leaves out what a cluster cannot change)."""
     model = two_facets()
     guide = AmortizedGuide(model, discrete=ScoreFunction("none"), conditional=conditional).double()
     x = torch.rand(BATCH, PIXELS, dtype=torch.float64)
@@ -164,9 +160,7 @@ def test_temperature_falls_with_the_steps_and_is_saved(tmp_path) -> None:
 
 
 def test_what_is_reported_of_a_relaxed_guide_is_the_elbo() -> None:
-    """Soft draws at a high temperature bias the objective by far more than this test's error; the
-    report has none.
-    """
+    """Soft draws at a high temperature bias the objective by far, and the report not."""
     model = VaDE((PIXELS,), GaussianMixture(3, 2, scale=0.3))
     torch.nn.init.normal_(model.facets["cluster"].loc, std=4.0)
     guide = AmortizedGuide(model, discrete=GumbelSoftmax(5.0)).double()

@@ -63,9 +63,7 @@ def linear(family: Family, weight: float = 1.0) -> tuple[FacetGuide, Tensor, Ten
 
 
 def known_posterior(W: Tensor, b: Tensor, x: Tensor, weight: float) -> tuple[Tensor, Tensor]:
-    """Mean and precision of p(z) p(x given z)^(1 / weight), which is what a weight of the KL asks
-    for.
-    """
+    """Mean and precision of p(z) p(x given z)^(1 / weight), as a weight of the KL asks for."""
     precision = torch.eye(DIM, dtype=torch.float64) + W.T @ W / (SCALE**2 * weight)
     return torch.linalg.solve(precision, W.T @ (x - b).T / (SCALE**2 * weight)).T, precision
 

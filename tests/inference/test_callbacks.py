@@ -128,9 +128,7 @@ def test_runs_side_by_side_end_when_all_would() -> None:
 def test_a_wish_to_end_survives_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One of two runs asks for the end in its second epoch, the other in its fourth; the process
-    ends in between.
-    """
+    """Of two runs one asks in its second epoch, the other in its fourth; a stop in between."""
 
     def wishes(one: SVIRunner) -> list[Any]:
         def wish(runner: SVIRunner, record: dict[str, Any]) -> None:
@@ -273,9 +271,7 @@ def test_tensorboard_reads_every_number(tmp_path: Path) -> None:
 
 
 def test_records_without_room_are_written_when_there_is_some(tmp_path: Path) -> None:
-    """The file cannot be opened for two records; training goes on, and afterwards the file has all
-    of them.
-    """
+    """The file cannot be opened for two records; afterwards it has all of them."""
     path = tmp_path / "metrics.jsonl"
 
     def room(runner: SVIRunner, record: dict[str, Any]) -> None:
@@ -303,9 +299,7 @@ def hold(folder: Path, held: Any, end: Any) -> None:
 def test_two_processes_do_not_write_into_one_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second is refused and harms nothing; when the first one was killed, the folder is
-    free.
-    """
+    """The second is refused and harms nothing; where the first was killed, the folder is free."""
     monkeypatch.setattr("inference.checkpoints.atomic_files.WAIT", 0.1)
     fork = multiprocessing.get_context("fork")
     held, end = fork.Event(), fork.Event()

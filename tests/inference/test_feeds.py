@@ -126,9 +126,7 @@ def sampled(workers: int) -> DataLoader:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_pass_depends_on_the_seed_alone_whatever_draws(workers: int) -> None:
-    """Samplers with a generator of their own, other libraries' streams; and all of them are as
-    before afterwards.
-    """
+    """Samplers with their own generator, other libraries' streams; all are as before."""
     loader = sampled(workers)
     feed = LoaderSource(loader, two_facets(), torch.device("cpu"))
     before = [
@@ -155,9 +153,7 @@ def collate(rows: list[Any]) -> dict[str, torch.Tensor]:
 
 
 def test_what_lies_beside_x() -> None:
-    """In the model's order, by name, or more than the model takes, as torchvision's data sets
-    give.
-    """
+    """In the model's order, by name, or more than it takes, as torchvision's data sets give."""
     labelled = TensorDataset(X, LABELS)
     device = torch.device("cpu")
     for loader in (

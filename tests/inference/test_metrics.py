@@ -189,9 +189,7 @@ def test_rematched_is_the_mean_correlation_of_the_second_half_alone() -> None:
 
 
 def test_the_best_variates_alone_leave_out_what_is_not_shared() -> None:
-    """Three shared coordinates and two of noise, mixed: of five variates three are perfect and two
-    are not.
-    """
+    """Three shared coordinates and two of noise, mixed: three of five variates are perfect."""
     rng = np.random.default_rng(0)
     shared = rng.normal(size=(4000, 3))
     one, other = (

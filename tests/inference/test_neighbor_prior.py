@@ -174,9 +174,7 @@ def gibbs(weights: csr_matrix, strength: float, sweeps: int, seed: int) -> np.nd
 
 
 def test_the_strength_of_drawn_clusters_is_found() -> None:
-    """Of six draws of 600 clusters at 1.5, whose mean has an error of about 0.03: 0.15 more or less
-    would be found.
-    """
+    """Of six draws of 600 clusters at 1.5: an error of 0.03, so that 0.15 would be found."""
     x = np.random.default_rng(0).normal(size=(600, 2))
     graph = NeighborGraph(x, num_neighbors=4)
     draws = [np.eye(K)[gibbs(graph.weights, 1.5, 60, seed)] for seed in range(6)]

@@ -139,9 +139,7 @@ def test_clusters_may_depend_on_each_other_in_the_guide(checks: bool) -> None:
 
 @pytest.mark.parametrize(("J", "covariance"), [(1, "full"), (2, "diag")])
 def test_marginal_form_equals_the_responsibilities_form(J: int, covariance: str) -> None:
-    """Eq. 71 equals Eq. 62 at L = 1, value and gradient, with weights that differ between
-    facets.
-    """
+    """Eq. 71 equals Eq. 62 at L = 1, with weights that differ between facets."""
     model, guide = build(J, 1, covariance, [0.3] + [1.0] * (J - 1))
     marginal = MarginalGuide(model).double()
     marginal.encoder = guide.encoder

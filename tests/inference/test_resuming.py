@@ -102,9 +102,7 @@ def test_a_run_that_was_stopped_within_an_epoch_ends_as_it_would_have(
 def test_wherever_it_was_stopped(
     steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After each of nine steps, ends of epochs and of the run among them; with a schedule, logging
-    each other epoch.
-    """
+    """After each of nine steps; with a schedule, logging each other epoch."""
 
     def fit(**options: Any) -> SVIRunner:
         runner, x, _ = start(two_facets, schedule=WarmUp(7))
@@ -238,9 +236,7 @@ def test_a_half_written_folder_is_never_taken_for_a_checkpoint(tmp_path: Path) -
 
 
 def test_what_is_not_ours_stays(tmp_path: Path) -> None:
-    """Folders of other names are neither counted nor removed, and no more is removed than
-    checkpoints.
-    """
+    """Folders of other names are neither counted nor removed."""
     theirs = [tmp_path / name / "thesis.txt" for name in ("step-0", "step-backup", "other")]
     for path in theirs:
         path.parent.mkdir()
@@ -274,9 +270,7 @@ def test_a_checkpoint_of_the_same_step_is_replaced_only_by_a_whole_one(
 
 
 def test_a_damaged_one_does_not_crowd_out_a_whole_one(tmp_path: Path) -> None:
-    """Kept is what is known to be whole: with keep=1, the one that was gone on from and then those
-    that follow.
-    """
+    """Kept is what is known to be whole, with keep=1 the one that was gone on from."""
 
     def fit(epochs: int, **options: Any) -> None:
         runner, x, _ = start(two_facets)

@@ -319,9 +319,7 @@ def test_uint8_data_stay_uint8_until_the_step() -> None:
 
 
 def test_fitting_on_continues_from_where_it_was() -> None:
-    """Two calls see the schedule and the random streams of one; only Adam's own state carries over
-    by itself.
-    """
+    """Two calls see the schedule and the random streams of one."""
     x = torch.rand(40, 6)
     whole, halves = small(), small()
     halves.load_state_dict(whole.state_dict())
@@ -473,9 +471,7 @@ def test_cold_start_takes_the_means_of_scikit_learns_mixture_of_the_posterior_me
 
 @pytest.mark.parametrize("covariance", ["diag", "full"])
 def test_fit_mixtures_takes_means_covariances_and_weights(covariance: str) -> None:
-    """The mixture's mean and variance are those of all posteriors together, however it is cut into
-    components.
-    """
+    """The mixture's mean and variance are those of all posteriors together."""
     x = torch.rand(300, 6)
     model = MFCVAE((6,), {"a": GaussianMixture(3, 2, covariance)}, network=MLPLadder((8,)))
     guide = VaDEGuide(model)

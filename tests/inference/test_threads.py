@@ -261,9 +261,7 @@ def test_the_callers_autocast_and_no_grad_change_nothing() -> None:
 
 
 def test_networks_in_bfloat16_read_their_weights_in_every_step() -> None:
-    """Within autocast of the caller's, or of the runner's, torch would keep the weights that it has
-    converted.
-    """
+    """Within autocast torch would keep the weights that it has converted."""
     layer, x = torch.nn.Linear(3, 2), torch.ones(1, 3)
     with torch.autocast("cpu", enabled=False), network_precision(torch.bfloat16):
         run_network(layer, x.device, x)

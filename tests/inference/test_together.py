@@ -59,9 +59,7 @@ ALONE = [two_facets, convolutional, network_scored_average_two_draws, *GAMMA_DRA
 
 @pytest.mark.parametrize("build", ALONE, ids=lambda f: f.__name__)
 def test_one_run_in_the_program_is_that_run(build: Callable[[], FacetGuide]) -> None:
-    """Mapped over a single run the draws are the same, and so is everything else, epochs and
-    logging included.
-    """
+    """Mapped over a single run the draws are the same, epochs and logging included."""
     (alone,), (mapped,) = runners(build, 1), runners(build, 1)
     x, beside = data(alone.guide), given(alone.guide, 12)
     alone.fit(x, epochs=3, batch_size=5, log_every=2, progress=False, **beside)
@@ -79,9 +77,7 @@ def test_one_run_in_the_program_is_that_run(build: Callable[[], FacetGuide]) -> 
 
 
 def test_runs_without_draws_end_where_they_end_alone() -> None:
-    """A flow draws nothing, and a batch of all data does not depend on their order: three runs,
-    three rates.
-    """
+    """A flow draws nothing, and a batch of all data has no order: three runs, three rates."""
     alone, together = (runners(flow, 3) for _ in range(2))
     for group in (alone, together):
         for runner, rate in zip(group, (1e-3, 5e-3, 2e-2), strict=True):
@@ -153,9 +149,7 @@ class AsTheyLie(Rows):
 def test_each_of_three_runs_is_as_it_is_alone(
     build: Callable[[], FacetGuide], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the same batches and draws for all: parameters, batch statistics, averages, histories of
-    three.
-    """
+    """With the same batches and draws for all: parameters, buffers, histories."""
     alone, others = (
         [SVIRunner(runner.model, runner.guide, seed=0, lr=1e-2) for runner in runners(build, 3)]
         for _ in range(2)
@@ -372,9 +366,7 @@ def with_pseudo_inputs() -> VaDEGuide:
 
 
 def test_priors_made_of_posteriors_read_their_own_encoder() -> None:
-    """Pseudo-inputs go through the run's own encoder, though the program is written with the first
-    run's VampPrior.
-    """
+    """Though the program is written with the first run's VampPrior."""
     group, alone = runners(with_pseudo_inputs, 2), runners(with_pseudo_inputs, 2)
     x = data(group[0].guide, n=400)
     elbos = [float(runner.loss.terms(x)["elbo"].detach()) for runner in alone]

@@ -76,9 +76,7 @@ def test_it_runs_backwards() -> None:
 
 @pytest.mark.slow(5)
 def test_it_learns_a_bent_density_by_maximum_likelihood() -> None:
-    """A banana: no Gaussian in x, one after its bend is undone. The entropy of the truth is what no
-    density beats.
-    """
+    """A banana; the entropy of the truth is what no density beats."""
     torch.manual_seed(1)
     s = torch.randn(4000, 2)
     x = torch.stack([s[:, 0], 0.5 * s[:, 1] + s[:, 0] ** 2], 1)

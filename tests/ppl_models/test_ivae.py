@@ -133,9 +133,7 @@ def test_a_continuous_label_gives_the_priors_mean_and_scale(num_samples: int) ->
 
 
 def test_it_is_vade_with_its_cluster_conditioned_on() -> None:
-    """The same density of z and x as VaDE's program has for that cluster; of the cluster itself,
-    nothing.
-    """
+    """The density of z and x that VaDE has for that cluster; of the cluster itself, nothing."""
     guide = build()
     vade = VaDE(
         (6,),
@@ -157,9 +155,7 @@ def test_it_is_vade_with_its_cluster_conditioned_on() -> None:
 
 @pytest.mark.slow(2)
 def test_it_learns_a_prior_for_each_label() -> None:
-    """Three groups of points, told apart by their label alone: components move to where their data
-    are.
-    """
+    """Three groups, told apart by their label alone: components move to where their data are."""
     rng = np.random.default_rng(0)
     label = rng.integers(K, size=600)
     x = (np.array([[0.0, 0], [3, 0], [0, 3]])[label] + 0.2 * rng.normal(size=(600, 2))).astype(
@@ -221,9 +217,7 @@ def test_diagnostics_take_labels_or_say_that_they_do_not() -> None:
 
 @pytest.mark.parametrize("reads_label", [True, False])
 def test_importance_weights_give_the_density_given_the_label(reads_label: bool) -> None:
-    """The mean weight against p(x given u) by quadrature under the label's own prior, five standard
-    errors.
-    """
+    """The mean weight against p(x given u) by quadrature, within five standard errors."""
     pyro.set_rng_seed(0)
     network = MLP((5,), activation="tanh", dropout=0)
     model = IVAE((6,), 3, 1, Normal(0.7), network, scale=0.8).double()

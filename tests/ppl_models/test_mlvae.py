@@ -58,9 +58,7 @@ def dense_product(loc: np.ndarray, log_variance: np.ndarray, group: np.ndarray, 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("spread", [1.0, 10.0, 60.0])
 def test_the_product_of_normals_is_eq_7(dtype: torch.dtype, spread: float) -> None:
-    """Groups of 1 to 1,000; variances of e^-60 to e^60 times each other, whose precisions overflow
-    float32.
-    """
+    """Groups of 1 to 1,000; variances of e^-60 to e^60, whose precisions overflow float32."""
     sizes = [1, 1000, 3, 1, 40, 2, 300]
     group = ragged(sizes)
     torch.manual_seed(1)
@@ -143,9 +141,7 @@ def build(
 
 
 def by_hand(guide: GroupedGuide, draw: Callable[[], Tensor]) -> Tensor:
-    """Minus the mean over groups of Eq. 3 by the mean size of a group, at the draws of content,
-    then style.
-    """
+    """Minus the mean over groups of Eq. 3 by their mean size, at draws of content, then style."""
     style, content = guide.encoder(X)
 
     def normal(head: Tensor) -> TorchNormal:
@@ -401,9 +397,7 @@ def test_groups_do_not_matter_to_the_elbo_where_contents_are_untied() -> None:
 
 @pytest.mark.slow(3)
 def test_tables_are_fitted_and_inferred_for_new_data(tmp_path: Path) -> None:
-    """Two contents, -2 and 2 in each pixel, and noise: tables find them, and the fitted model
-    places new rows.
-    """
+    """Two contents, -2 and 2 in each pixel, and noise; the fitted model places new rows."""
     torch.manual_seed(0)
     group = torch.arange(200) % 20
     truth = torch.where(group % 2 == 0, -2.0, 2.0)
@@ -436,9 +430,7 @@ def test_tables_are_fitted_and_inferred_for_new_data(tmp_path: Path) -> None:
 
 @pytest.mark.slow(2)
 def test_an_encoder_learns_from_what_the_model_draws() -> None:
-    """SVI-Encode: of a model with an encoder that knows nothing, reconstructions of its own draws
-    come near.
-    """
+    """SVI-Encode: reconstructions of the model's own draws come near."""
     torch.manual_seed(0)
     model = MLVAE((6,), 1, 1, Normal(0.1), MLP((16,), "tanh", dropout=0, init="glorot_uniform"))
     with torch.no_grad():

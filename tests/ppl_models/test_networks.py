@@ -66,9 +66,7 @@ def test_any_number_of_axes_is_a_batch(
 
 
 def test_table_5s_sizes() -> None:
-    """Table 5 on 32 x 32 x 3: layers, channels, kernels and strides as printed, but for what the
-    docstring says.
-    """
+    """Table 5 on 32 x 32 x 3, as printed, but for what the docstring says."""
     recipe = ConvLadder((64, 128))
     encoder, decoder = recipe.encoder((3, 32, 32), (40, 4)), recipe.decoder((3, 32, 32), (20, 2))
 
@@ -128,9 +126,7 @@ def test_the_authors_decoder_is_what_it_says() -> None:
 
 @pytest.mark.parametrize(("merge", "joined"), [("concatenate", 2), ("gated_add", 1)])
 def test_layers_follow_each_merge_and_nothing_else(merge: str, joined: int) -> None:
-    """Four levels with facets on three: the deepest joins nothing, and level 2 has nothing to
-    join.
-    """
+    """Four levels with facets on three: the deepest joins nothing, and so does level 2."""
     ladder = MLPLadder((4, 5, 6, 7), merge=merge, rungs=(0, 1, 3), layers_after_merge=2)
     shallow, middle, deep = map(linear_layers, ladder.decoder((3,), (2, 2, 2)).backbones)
     assert shallow == [(4 * joined, 4), (4, 4), (4, 3)]
@@ -149,9 +145,7 @@ def test_a_closed_gate_hides_its_facet(gates: tuple[float, float], seen: list[bo
 
 
 def test_a_batch_of_one_trains() -> None:
-    """5 rows in batches of 4 leave one, whose batch statistics at a level of 1 x 1 pixels do not
-    exist.
-    """
+    """5 rows in batches of 4 leave one, which has no batch statistics at 1 x 1 pixels."""
     model = MFCVAE((1, 4, 4), {"z": GaussianMixture(2, 2)}, Normal(0.3), ConvLadder((4,)))
     guide = VaDEGuide(model)
     runner = SVIRunner(model, guide).fit(

@@ -68,9 +68,7 @@ def dirichlet_kl(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def parts(guide: ClassifierGuide) -> tuple[TorchNormal, TorchNormal, Tensor]:
-    """q(z_s given x), q(z_c given x), and the classifier's log-probabilities, from the bare
-    encoder.
-    """
+    """q(z_s given x), q(z_c given x), the classifier's log-probabilities, by the bare encoder."""
     shared, classes = guide.encoder(X)
 
     def normal(raw: Tensor) -> TorchNormal:
@@ -85,9 +83,7 @@ def parts(guide: ClassifierGuide) -> tuple[TorchNormal, TorchNormal, Tensor]:
 
 
 def log_likelihood(guide: ClassifierGuide, i: int, y: int, z_s: Tensor, z_c: Tensor) -> Tensor:
-    """log p(x_i given y, z), the decoder's input put together entry by entry (III B and Appendix
-    B).
-    """
+    """log p(x_i given y, z), the decoder's input entry by entry (III B and Appendix B)."""
     own = [0.0 * z for z in z_c]
     for j in range(D_CLASS):
         own[y * D_CLASS + j] = z_c[y * D_CLASS + j]
@@ -106,9 +102,7 @@ def standard_kl(q: TorchNormal, i: int) -> Tensor:
 def test_the_objective_is_the_papers(
     concentration: float | None, class_bias: bool, partly: bool
 ) -> None:
-    """Eq. 6 and Eq. 3 with log p(y) = -log L, draw by draw in float64; a class that is not known is
-    summed over.
-    """
+    """Eq. 6 and Eq. 3 with log p(y) = -log L; a class that is not known is summed over."""
     guide = build(concentration=concentration, class_bias=class_bias)
     with pyro.poutine.trace() as trace:
         torch.manual_seed(3)
@@ -258,9 +252,7 @@ def test_only_the_block_of_the_class_is_decoded() -> None:
 
 
 def test_images_of_a_class_are_generated() -> None:
-    """Of each class as that class's label decodes them, and of all classes where none is asked
-    for.
-    """
+    """As that class's label decodes them, and of all classes where none is asked for."""
     model = build().model
     torch.manual_seed(0)
     made = model.generate(50, facet="class", cluster=1, temperature=0.0)
@@ -287,9 +279,7 @@ def blobs(n: int = 600, seed: int = 0) -> tuple[Tensor, Tensor]:
 @pytest.mark.slow(2)
 @pytest.mark.parametrize("concentration", [None, 1.0])
 def test_it_parts_what_one_class_has_from_what_both_share(concentration: float | None) -> None:
-    """The class's own factor goes to its block, the shared one to z_s, and the others stay at their
-    prior.
-    """
+    """The class's own factor goes to its block, the shared one to z_s."""
     pyro.set_rng_seed(0)
     x, label = blobs()
     model = NVAE(
@@ -310,9 +300,7 @@ def test_it_parts_what_one_class_has_from_what_both_share(concentration: float |
 
 @pytest.mark.slow(1)
 def test_few_labels_and_many_rows_without() -> None:
-    """Ten labels of six hundred rows; all without a label are classified, and it survives
-    saving.
-    """
+    """Ten labels of six hundred rows; all without a label are classified."""
     pyro.set_rng_seed(0)
     x, label = blobs()
     some = np.where(np.arange(600) < 10, label, -1)
@@ -398,9 +386,7 @@ def test_networks_are_scaled_to_data_with_their_labels() -> None:
 
 
 def test_kl_by_dimension_is_the_formula() -> None:
-    """(mean^2 + variance - 1 - log variance) / 2 of every latent; facets with clusters are left
-    out.
-    """
+    """(mean^2 + variance - 1 - log variance) / 2; facets with clusters are left out."""
     guide = build()
     for name, q in guide.posterior(X).items():
         wanted = 0.5 * (q.mean**2 + q.variance - 1 - q.variance.log())

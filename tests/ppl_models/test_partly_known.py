@@ -236,9 +236,7 @@ def test_every_row_with_a_label_has_its_part_in_a_fit() -> None:
 
 
 def test_runs_side_by_side_take_labels() -> None:
-    """From mixtures without a start, each run's components are the classes, in their order, by the
-    labels alone.
-    """
+    """Without a start, each run's components are the classes, in their order."""
     x = torch.where(holed().isnan(), 0.0, holed())
     label = np.arange(60) % 2
     runners = []

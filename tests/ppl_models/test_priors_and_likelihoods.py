@@ -487,9 +487,7 @@ def test_dirichlet_weights_hold_the_evidence_of_the_counts() -> None:
 
 
 def components_in_use(weights: str | DirichletWeights) -> int:
-    """How many of eight components keep more than a hundredth of 300 points that form two
-    clusters.
-    """
+    """How many of eight keep more than a hundredth of 300 points in two clusters."""
     torch.manual_seed(0)
     z = torch.cat([torch.randn(200, 2) - 3, torch.randn(100, 2) + 3])
     prior = GaussianMixture(8, 2, weights=weights, scale=1.0)

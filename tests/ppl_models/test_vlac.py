@@ -20,9 +20,7 @@ def groups(n: int = 400) -> torch.Tensor:
 
 @pytest.mark.slow(5)
 def test_clusters_are_taught_as_they_will_be_trained() -> None:
-    """After a warm start the network knows the mixture's clusters, also where batches are
-    normalised by themselves.
-    """
+    """After a warm start the network knows the mixture's clusters, in either mode."""
     x = groups()
     model = VLAC((1, 8, 8), [1, 4], [2, 2], Normal(0.2), ConvLadder((6, 8)))
     guide = LadderGuide(model, discrete=GumbelSoftmax())

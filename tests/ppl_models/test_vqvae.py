@@ -40,9 +40,7 @@ def test_codes_are_as_probable_as_a_mixture_of_unit_normals_has_it() -> None:
 
 
 def test_a_place_of_the_row_is_a_place_of_the_grid() -> None:
-    """A corner of the image moves the points of its own corner of the 8 x 8 grid, and the other way
-    round.
-    """
+    """A corner of the image moves the points of its own corner of the grid, and conversely."""
     torch.manual_seed(0)
     guide = CodebookGuide(VQVAE((1, 32, 32), K, D, Normal(0.4), ConvGrid((4, 5)))).eval()
     x = torch.rand(5, 1, 32, 32)
@@ -107,9 +105,7 @@ def test_the_objective_is_reconstruction_at_relaxed_codes_and_the_exact_kl(
 
 @pytest.mark.slow(2)
 def test_what_is_reported_is_drawn_hard() -> None:
-    """With cold draws the relaxed objective is the ELBO; warm ones are off, and the report is
-    not.
-    """
+    """With cold draws the relaxed objective is the ELBO; with warm ones the report is."""
     guide = build(discrete=GumbelSoftmax(5.0))
     with torch.no_grad():
         guide.model.codebook.loc.mul_(3)

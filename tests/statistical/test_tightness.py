@@ -39,9 +39,7 @@ def build(form: str) -> tuple[FacetGuide, torch.Tensor]:
 
 @pytest.mark.parametrize("form", GUIDES)
 def test_the_mean_weight_is_the_evidence(form: str) -> None:
-    """Each datum's mean weight against p(x) by quadrature under the prior, five standard errors of
-    the weights.
-    """
+    """Against p(x) by quadrature under the prior, within five standard errors."""
     guide, x = build(form)
     prior, num_draws = guide.model.facets["cluster"], 50_000
     torch.manual_seed(SEED)
