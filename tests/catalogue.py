@@ -65,9 +65,11 @@ from ppl_models import (
     GMMFlow,
     HeteroscedasticNormal,
     Incomplete,
+    Likelihood,
     MLPLadder,
     NeighborMixture,
     Normal,
+    Prior,
     ResNet,
     SharedMLP,
     StandardNormal,
@@ -78,37 +80,36 @@ from ppl_models import (
 )
 
 
+def of_two(
+    likelihood: Likelihood | None = None, digit: Callable[[], Prior] | None = None
+) -> MFCVAE:
+    """With two facets, on a ladder of two levels."""
+    facets = {"style": GaussianMixture(3, 2), "digit": digit() if digit else GaussianMixture(4, 3)}
+    return MFCVAE((6,), facets, likelihood or Bernoulli(), MLPLadder((8, 9)))
+
+
 def two_facets() -> VaDEGuide:
-    facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 3)}
-    return VaDEGuide(MFCVAE((6,), facets, Bernoulli(), MLPLadder((8, 9))))
+    return VaDEGuide(of_two())
 
 
 def neighbors() -> VaDEGuide:
-    facets = {"style": GaussianMixture(3, 2), "digit": NeighborMixture(GaussianMixture(4, 3), 1.0)}
-    return VaDEGuide(MFCVAE((6,), facets, Bernoulli(), MLPLadder((8, 9))))
+    return VaDEGuide(of_two(digit=lambda: NeighborMixture(GaussianMixture(4, 3), 1.0)))
 
 
 def neighbors_network() -> AmortizedGuide:
-    facets = {"style": GaussianMixture(3, 2), "digit": NeighborMixture(GaussianMixture(4, 3), 1.0)}
-    return AmortizedGuide(MFCVAE((6,), facets, Bernoulli(), MLPLadder((8, 9))))
+    return AmortizedGuide(of_two(digit=lambda: NeighborMixture(GaussianMixture(4, 3), 1.0)))
 
 
 def full_posterior() -> VaDEGuide:
-    facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 3)}
-    model = MFCVAE((6,), facets, Bernoulli(), MLPLadder((8, 9)))
-    return VaDEGuide(model, family=FullCovariance())
+    return VaDEGuide(of_two(), family=FullCovariance())
 
 
 def flow_posterior_two_draws() -> VaDEGuide:
-    facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 3)}
-    model = MFCVAE((6,), facets, Bernoulli(), MLPLadder((8, 9)))
-    return VaDEGuide(model, 2, family=InverseAutoregressive(2, (5,), 3))
+    return VaDEGuide(of_two(), 2, family=InverseAutoregressive(2, (5,), 3))
 
 
 def refined_posterior() -> VaDEGuide:
-    facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 3)}
-    model = MFCVAE((6,), facets, Bernoulli(), MLPLadder((8, 9)))
-    return VaDEGuide(model, family=Refined(FullCovariance(), num_steps=2, num_points=4))
+    return VaDEGuide(of_two(), family=Refined(FullCovariance(), num_steps=2, num_points=4))
 
 
 def three_facets_full_covariance_two_draws() -> VaDEGuide:
@@ -147,8 +148,9 @@ def plain_vae() -> VaDEGuide:
 
 
 def marginal_two_draws() -> MarginalGuide:
-    facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 3, covariance="full")}
-    return MarginalGuide(MFCVAE((6,), facets, Bernoulli(), MLPLadder((8, 9))), num_samples=2)
+    return MarginalGuide(
+        of_two(digit=lambda: GaussianMixture(4, 3, covariance="full")), num_samples=2
+    )
 
 
 def vamp() -> VaDEGuide:
@@ -166,13 +168,11 @@ def dirichlet_weights() -> VaDEGuide:
 
 
 def incomplete() -> VaDEGuide:
-    facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 3)}
-    return VaDEGuide(MFCVAE((6,), facets, Incomplete(HeteroscedasticNormal()), MLPLadder((8, 9))))
+    return VaDEGuide(of_two(Incomplete(HeteroscedasticNormal())))
 
 
 def columns() -> VaDEGuide:
     """Of kinds that take any numbers, as other models of this list do; `test_columns` has all."""
-    facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 3)}
     kinds = {
         "length": Normal(),
         "weight": StudentT(loc=0.5, unit=0.3),
@@ -181,7 +181,7 @@ def columns() -> VaDEGuide:
         "spread": HeteroscedasticNormal(),
         "height": Normal(0.3, loc=0.5, unit=0.3),
     }
-    return VaDEGuide(MFCVAE((6,), facets, Columns(kinds), MLPLadder((8, 9))))
+    return VaDEGuide(of_two(Columns(kinds)))
 
 
 def network_enumerated() -> AmortizedGuide:
@@ -203,9 +203,7 @@ def network_conditional_two_draws() -> AmortizedGuide:
 
 
 def network_relaxed() -> AmortizedGuide:
-    facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 3)}
-    model = MFCVAE((6,), facets, network=MLPLadder((8, 9)))
-    return apart(AmortizedGuide(model, 2, GumbelSoftmax(Annealed(steps=5)), conditional=True))
+    return apart(AmortizedGuide(of_two(), 2, GumbelSoftmax(Annealed(steps=5)), conditional=True))
 
 
 def network_straight_through() -> AmortizedGuide:
@@ -216,9 +214,7 @@ def network_straight_through() -> AmortizedGuide:
 
 
 def network_scored() -> AmortizedGuide:
-    facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 3)}
-    model = MFCVAE((6,), facets, network=MLPLadder((8, 9)))
-    return apart(AmortizedGuide(model, discrete=ScoreFunction("learned"), conditional=True))
+    return apart(AmortizedGuide(of_two(), discrete=ScoreFunction("learned"), conditional=True))
 
 
 def network_scored_average_two_draws() -> AmortizedGuide:
@@ -446,52 +442,53 @@ OBJECTIVES: dict[str, Callable[[FacetGuide], ELBO]] = {
 FREELY_ENUMERATED = {"MeanFieldEnum", "GuideEnum", "Pyro's TraceEnum"}
 GROUPED = set(OBJECTIVES) - {"ScoreFunction", "ImportanceWeighted"}
 
-# What is said of objectives that do not suit a guide, and those that do; each guide is tried with
-# all objectives.
-PAIRS: list[tuple[Callable[[], FacetGuide], str | None, set[str]]] = [
-    (two_facets, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
-    (neighbors, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
-    (neighbors_network, "enumerates its clusters", FREELY_ENUMERATED),
-    (full_posterior, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
-    (refined_posterior, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
-    (flow_posterior_two_draws, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
-    (vade, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
-    (vamp, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
-    (dirichlet_weights, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
-    (incomplete, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
-    (columns, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
+# What is said of objectives that do not suit a guide, those that do, and the guides; each guide is
+# tried with all objectives.
+SUITABLE: list[tuple[str | None, set[str], list[Callable[[], FacetGuide]]]] = [
     (
-        three_facets_full_covariance_two_draws,
         "enumerates its clusters",
         {"GuideEnum", "Pyro's TraceEnum"},
+        [
+            *(two_facets, neighbors, full_posterior, refined_posterior, flow_posterior_two_draws),
+            *(vade, vamp, dirichlet_weights, incomplete, columns, vade_convnet),
+            three_facets_full_covariance_two_draws,
+        ],
     ),
-    (network_enumerated, "enumerates its clusters", FREELY_ENUMERATED),
-    (network_conditional_two_draws, "enumerates its clusters", FREELY_ENUMERATED),
-    (network_relaxed, "draws relaxed clusters", {"MeanField", "Pyro's TraceMeanField"}),
-    (network_straight_through, "draws relaxed clusters", {"MeanField", "Pyro's TraceMeanField"}),
-    (network_scored, "draws clusters without a gradient", {"ScoreFunction", "Pyro's Trace"}),
     (
-        network_scored_average_two_draws,
+        "enumerates its clusters",
+        FREELY_ENUMERATED,
+        [
+            *(neighbors_network, network_enumerated, network_conditional_two_draws),
+            vlac_enumerated,
+        ],
+    ),
+    (
+        "draws relaxed clusters",
+        {"MeanField", "Pyro's TraceMeanField"},
+        [network_relaxed, network_straight_through, vlac_relaxed, vqvae_two_draws],
+    ),
+    (
         "draws clusters without a gradient",
         {"ScoreFunction", "Pyro's Trace"},
+        [network_scored, network_scored_average_two_draws, vlac_scored],
     ),
-    (vlac_relaxed, "draws relaxed clusters", {"MeanField", "Pyro's TraceMeanField"}),
-    (vlac_enumerated, "enumerates its clusters", FREELY_ENUMERATED),
-    (vlac_scored, "draws clusters without a gradient", {"ScoreFunction", "Pyro's Trace"}),
-    (marginal_two_draws, None, set(OBJECTIVES)),
-    (vlae, None, set(OBJECTIVES)),
-    (ivae, None, set(OBJECTIVES)),
-    (ivae_continuous_label, None, set(OBJECTIVES)),
-    (vade_convnet, "enumerates its clusters", {"GuideEnum", "Pyro's TraceEnum"}),
-    (flow, None, set(OBJECTIVES)),
-    (vqvae_two_draws, "draws relaxed clusters", {"MeanField", "Pyro's TraceMeanField"}),
-    (autoencoder, None, set(OBJECTIVES)),
-    (mlvae, "shares draws among the members of a group", GROUPED),
-    (mlvae_mixture_of_normals, "shares draws among the members of a group", GROUPED),
-    (mlvae_similar_contents, "shares draws among the members of a group", GROUPED),
-    (plain_vae, None, set(OBJECTIVES)),
-    (nvae, "enumerates classes that are unknown", FREELY_ENUMERATED),
-    (nvae_partly_labelled_two_draws, "enumerates classes that are unknown", FREELY_ENUMERATED),
-    (nvae_dirichlet_without_bias, "enumerates classes that are unknown", FREELY_ENUMERATED),
-    (cvae, None, set(OBJECTIVES)),
+    (
+        "shares draws among the members of a group",
+        GROUPED,
+        [mlvae, mlvae_mixture_of_normals, mlvae_similar_contents],
+    ),
+    (
+        "enumerates classes that are unknown",
+        FREELY_ENUMERATED,
+        [nvae, nvae_partly_labelled_two_draws, nvae_dirichlet_without_bias],
+    ),
+    (
+        None,
+        set(OBJECTIVES),
+        [
+            *(marginal_two_draws, vlae, ivae, ivae_continuous_label, flow, autoencoder),
+            *(plain_vae, cvae),
+        ],
+    ),
 ]
+PAIRS = [(build, said, suitable) for said, suitable, guides in SUITABLE for build in guides]

@@ -79,7 +79,6 @@ EXEMPT = {
     ),
     **dict.fromkeys(("Callback", "Weights"), "the type of a user's or a schedule's function"),
     "DATASETS": "a table, which load looks into",
-    "digits": "takes a seed alone, which scikit-learn checks",
     "Batching.check": "of each kind, by way of SVIRunner.fit",
     "SVIRunner.plan": "SVIRunner.fit, which has rows, is this and then trains",
     **dict.fromkeys(

@@ -26,7 +26,6 @@ from pyro.infer import (
     Predictive,
     TraceEnum_ELBO,
     TraceGraph_ELBO,
-    TraceMeanField_ELBO,
     config_enumerate,
     infer_discrete,
 )
@@ -199,14 +198,6 @@ def test_latents_given_are_what_is_decoded(handler: Callable[..., Any]) -> None:
     )
 
 
-@pytest.mark.parametrize("build", EIGHT)
-def test_what_is_blocked_is_not_seen(build: Build) -> None:
-    guide, x, options = start(build)
-    whole = set(sites(guide.model, x, **options))
-    assert set(sites(poutine.block(guide.model, hide=["x"]), x, **options)) == whole - {"x"}
-    assert set(sites(poutine.block(guide.model, expose=["x"]), x, **options)) == {"x"}
-
-
 @pytest.mark.parametrize("build", [b for b in EIGHT if b is not catalogue.mlvae])
 def test_rows_that_are_masked_do_not_count(build: Build) -> None:
     guide, x, options = start(build)
@@ -296,9 +287,7 @@ def test_classes_given_x_and_draws_of_z() -> None:
 
 
 def test_one_hot_sites_are_not_for_infer_discrete() -> None:
-    """Pyro takes the axis of the value for that of a plate; once it does not, index_clusters is not
-    needed.
-    """
+    """Pyro takes the value's axis for a plate's; once it does not, index_clusters may go."""
     guide, x, _ = start(catalogue.vade)
     with pytest.raises(ValueError, match="Invalid tensor shape"):
         infer_discrete(guide.model, first_available_dim=-2)(x)
@@ -365,20 +354,6 @@ def test_particles_share_their_own_draws_clusters() -> None:
         assert torch.allclose(probs, log_joint.mean(1, keepdim=True).softmax(-1), atol=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_what_the_objectives_refuse_they_say() -> None:
-    guide, x, _ = start(catalogue.two_facets)
-    for vectorized in (False, True):
-        elbo = TraceMeanField_ELBO(
-            max_plate_nesting=1, num_particles=2, vectorize_particles=vectorized
-        )
-        with pytest.raises(NotImplementedError, match="must be fully reparameterized"):
-            elbo.loss(guide.model, guide, x)
-    several = TraceEnum_ELBO(max_plate_nesting=1, num_particles=2)
-    with pytest.raises(NotImplementedError, match="not compatible with multiple particles"):
-        several.compute_marginals(guide.model, MarginalGuide(guide.model), x)
-
-
 @pytest.mark.parametrize("build", EIGHT)
 def test_an_objective_as_a_module(build: Build) -> None:
     guide, x, options = start(build)
@@ -423,15 +398,6 @@ def test_compiled_objectives(build: Build, name: str) -> None:
     assert abs(means[0] - means[1]) < 6 * (errors[0] ** 2 + errors[1] ** 2) ** 0.5
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
-def test_a_compiled_objective_that_does_not_enumerate_draws_the_clusters() -> None:
-    guide, x, options = start(catalogue.vade)
-    objective = JitTrace_ELBO(max_plate_nesting=1, ignore_jit_warnings=True)
-    with pytest.warns(UserWarning, match="If you want to enumerate sites"):
-        SVI(guide.model, guide, Adam({"lr": 1e-3}), objective).step(x, **options)
-
-
 @pytest.mark.parametrize("baseline", ["none", "average", "learned"])
 def test_tracegraph_takes_clusters_that_are_drawn(baseline: str) -> None:
     """It reads the key "baseline" of a site, which is therefore not ours."""
@@ -460,15 +426,6 @@ def test_nuts_draws_the_latents(build: Build) -> None:
 
 
 # What Pyro shows of a program
-
-
-@pytest.mark.parametrize("build", EIGHT)
-def test_the_table_of_shapes(build: Build) -> None:
-    guide, x, options = start(build)
-    for program in (guide.model, guide):
-        table = poutine.trace(program).get_trace(x, **options).format_shapes()
-        for name, facet in guide.model.priors.items():
-            assert re.search(rf"^ *z_{name} +dist +{N} +\| +{facet.dim}\b", table, re.M)
 
 
 def graphs() -> Any:

@@ -10,12 +10,7 @@ import torch
 
 from facetvae.describing import FacetClusters, describe_clusters
 from facetvae.selection import select_model
-from facetvae.selection.agreement import (
-    clusters_in_use,
-    effective_clusters,
-    redundancy,
-    stability,
-)
+from facetvae.selection.agreement import clusters_in_use, effective_clusters, redundancy, stability
 from inference.diagnostics import (
     assert_unbiased,
     compare_estimators,
@@ -41,7 +36,6 @@ from tests.bad_inputs.shared import (
     COUNT,
     HUGE,
     LABEL,
-    MANY,
     NAN,
     TENSOR,
     X,
@@ -72,9 +66,7 @@ DESCRIBING = of(
     ("shape: vector", lambda: describing(np.arange(6.0)), "X must have a row for each datum, got"),
     ("empty: no columns", lambda: describing({}), "X has no columns: give the rows with those"),
     ("range: exemplars", lambda: describing(exemplars=0), f"exemplars {COUNT}, got 0"),
-    ("range: columns", lambda: describing(columns=-1), f"columns {COUNT}, got -1"),
     ("range: confidence", lambda: describing(confidence=1), "confidence must be between 0 and 1"),
-    ("nan: confidence", lambda: describing(confidence=NAN), "between 0 and 1, such as 0.95, got"),
     ("unknown: kind", lambda: describing(kinds={"x0": "real"}), "a kind must be one of"),
     ("type: found", lambda: describe_clusters(LABEL, X), "found must be FacetClusters"),
     (
@@ -128,27 +120,9 @@ def select(candidates: Any, x: Any = X, **options: Any) -> Any:
 SELECTION = [
     *of(
         "select_model",
-        (
-            "empty: candidates",
-            lambda: select({}),
-            "candidates must be functions of a seed, or fitted runs, by name",
-        ),
+        ("empty: candidates", lambda: select({}), "candidates must be functions of a seed, or"),
         ("type: candidates", lambda: select([guide()]), r"by name, such as .* got \[VaDEGuide"),
-        (
-            "type: a guide",
-            lambda: select({"a": guide()}),
-            "candidate 'a' must be .* in a sequence, got VaDEGuide",
-        ),
-        (
-            "type: models",
-            lambda: select({"a": [facet()]}),
-            "runners or guides in a sequence, got list",
-        ),
-        (
-            "type: a number",
-            lambda: select({"a": 3}),
-            "candidate 'a' must be a function of a seed, .* got int",
-        ),
+        ("type: a guide", lambda: select({"a": guide()}), "candidate 'a' must be .* in a sequence"),
         ("empty: runs", lambda: select({"a": []}), "runners or guides in a sequence, got list"),
         (
             "shape: numbers of runs",
@@ -170,52 +144,19 @@ SELECTION = [
             lambda: select({"a": [guide()]}, seeds=[1, 1]),
             r"different integers .* got \[1, 1\]",
         ),
-        (
-            "type: seeds",
-            lambda: select({"a": [guide()]}, seeds=[0.5]),
-            "each of seeds must be an integer from 0",
-        ),
-        (
-            "range: draws",
-            lambda: select({"a": [guide()]}, num_draws=0),
-            f"num_draws {COUNT}, got 0",
-        ),
-        (
-            "range: threshold",
-            lambda: select({"a": [guide()]}, threshold=1),
-            "at least 0 and below 1, got 1",
-        ),
+        ("type: seeds", lambda: select({"a": [guide()]}, seeds=[0.5]), "each of seeds must be an"),
+        ("range: draws", lambda: select({"a": [guide()]}, num_draws=0), f"num_draws {COUNT}, got"),
+        ("range: threshold", lambda: select({"a": [guide()]}, threshold=1), "at least 0 and below"),
         ("shape: x", lambda: select({"a": [guide()]}, x=X[:, 1:]), r"x has shape \[5, 5\]"),
         ("type: x", lambda: select({"a": [guide()]}, x="x"), "x must hold numbers, got str"),
-        (
-            "nan: fitted",
-            lambda: select({"a": [spoilt()]}),
-            "candidate 'a' has parameters that are not finite",
-        ),
+        ("nan: fitted", lambda: select({"a": [spoilt()]}), "candidate 'a' has parameters that are"),
     ),
     *of(
         "clusters_in_use",
-        (
-            "shape: proba",
-            lambda: clusters_in_use([0.5, 0.5]),
-            r"probabilities \[N, K\], got shape \[2\]",
-        ),
-        (
-            "range: proba",
-            lambda: clusters_in_use([[0.5, 0.1]]),
-            "each row of proba must add up to 1",
-        ),
+        ("shape: proba", lambda: clusters_in_use([0.5, 0.5]), r"probabilities \[N, K\], got shape"),
+        ("range: proba", lambda: clusters_in_use([[0.5, 0.1]]), "each row of proba must add up to"),
         ("nan: proba", lambda: clusters_in_use([[NAN, 1.0]]), r"probabilities \[N, K\]"),
-        (
-            "range: threshold",
-            lambda: clusters_in_use([[1.0]], -0.1),
-            "a share of the data, .* got -0.1",
-        ),
-        (
-            "type: threshold",
-            lambda: clusters_in_use([[1.0]], "0.1"),
-            "a share of the data, .* got '0.1'",
-        ),
+        ("range: threshold", lambda: clusters_in_use([[1.0]], -0.1), "a share of the data, .* got"),
     ),
     *of(
         "effective_clusters",
@@ -230,34 +171,18 @@ SELECTION = [
             r"of the same data .* \[\(4,\), \(5,\)\]",
         ),
         ("type: an array", lambda: redundancy(LABEL), "what a guide's predict gives"),
-        (
-            "nan: clusters",
-            lambda: redundancy({"a": X[:, 0], "b": LABEL}),
-            "clusters of facet 'a' must be integers",
-        ),
+        ("nan: clusters", lambda: redundancy({"a": X[:, 0], "b": LABEL}), "clusters of facet 'a'"),
     ),
     *of(
         "stability",
-        (
-            "empty: one run",
-            lambda: stability([CLUSTERS]),
-            "agreement takes two runs or more, got 1",
-        ),
+        ("empty: one run", lambda: stability([CLUSTERS]), "agreement takes two runs or more, got"),
         (
             "unknown: facet",
             lambda: stability([CLUSTERS, {"b": LABEL}]),
             "the same facets, .* where these are matched, got",
         ),
-        (
-            "type: arrays",
-            lambda: stability([LABEL, LABEL]),
-            "clusters by facet are needed of each run",
-        ),
-        (
-            "shape: rows",
-            lambda: stability([CLUSTERS, {"a": X}]),
-            r"of the same data .* got shapes \[\(5,\), \(5, 6\)\]",
-        ),
+        ("type: arrays", lambda: stability([LABEL, LABEL]), "clusters by facet are needed of each"),
+        ("shape: rows", lambda: stability([CLUSTERS, {"a": X}]), r"of the same data .* got shapes"),
     ),
 ]
 
@@ -270,11 +195,7 @@ METRICS = [
             r"got shapes \(2,\) and \(3,\)",
         ),
         ("empty: no data", lambda: cluster_accuracy([], []), "non-empty vectors"),
-        (
-            "unknown: method",
-            lambda: cluster_accuracy([0], [0], "best"),
-            'must be "majority" or "hungarian"',
-        ),
+        ("unknown: method", lambda: cluster_accuracy([0], [0], "best"), 'must be "majority" or'),
         ("nan: labels", lambda: cluster_accuracy([0, NAN], [0, 1]), "labels hold NaN, infinity"),
         (
             "shape: map",
@@ -284,11 +205,7 @@ METRICS = [
     ),
     *of(
         "cluster_map",
-        (
-            "shape: table",
-            lambda: cluster_map([[0, 1]], [[0, 1]]),
-            r"vectors of one length, got shapes \(1, 2\)",
-        ),
+        ("shape: table", lambda: cluster_map([[0, 1]], [[0, 1]]), r"vectors of one length, got"),
     ),
     *of(
         "clustering_scores",
@@ -331,19 +248,11 @@ METRICS = [
         ),
         ("unknown: method", lambda: mean_correlation(Z, Z, "kendall"), 'method must be "pearson"'),
         ("nan: z", lambda: mean_correlation(Z, Z * NAN), "sources or latents hold NaN"),
-        (
-            "type: text",
-            lambda: mean_correlation(Z, "latents"),
-            "latents must hold numbers, got str",
-        ),
+        ("type: text", lambda: mean_correlation(Z, "latents"), "latents must hold numbers, got"),
     ),
     *of(
         "held_out_correlation",
-        (
-            "shape: too few",
-            lambda: held_out_correlation(Z[:3], Z[:3]),
-            "each half of the 3 data needs",
-        ),
+        ("shape: too few", lambda: held_out_correlation(Z[:3], Z[:3]), "each half of the 3 data"),
         (
             "range: variates",
             lambda: held_out_correlation(Z, Z, align=True, num_variates=3),
@@ -370,11 +279,6 @@ DIAGNOSTICS = [
             "built for another model",
         ),
         (
-            "range: nodes",
-            lambda: exact_objective(guide().model, guide(), TENSOR, 0),
-            f"num_nodes {COUNT}",
-        ),
-        (
             "range: one node",
             lambda: exact_objective(guide().model, guide(), TENSOR, 1),
             "num_nodes must be at least 2 to tell convergence, got 1",
@@ -388,7 +292,6 @@ DIAGNOSTICS = [
     *of(
         "gauss_hermite",
         ("huge: nodes", lambda: gauss_hermite(HUGE, 1), f"{HUGE} \\*\\* 1 nodes are too many"),
-        ("huge: dim", lambda: gauss_hermite(30, HUGE), f"30 \\*\\* {HUGE} nodes are too many"),
         ("range: dim", lambda: gauss_hermite(3, 0), f"dim {COUNT}, got 0"),
     ),
     *of(
@@ -399,17 +302,7 @@ DIAGNOSTICS = [
             lambda: log_importance_weights(catalogue.flow(), X, 3),
             "FlowGuide has no dens",
         ),
-        (
-            "misfit: codes",
-            lambda: log_importance_weights(catalogue.vqvae_two_draws(), X, 3),
-            "CodebookGuide has no density",
-        ),
-        (
-            "range: draws",
-            lambda: log_importance_weights(guide(), X, 0),
-            f"num_draws {COUNT}, got 0",
-        ),
-        ("huge: draws", lambda: log_importance_weights(guide(), X, HUGE), f"num_draws {MANY}"),
+        ("range: draws", lambda: log_importance_weights(guide(), X, 0), f"num_draws {COUNT}, got"),
         (
             "type: guide",
             lambda: log_importance_weights(guide().model, X, 3),
@@ -419,55 +312,28 @@ DIAGNOSTICS = [
     *of(
         "importance_weighted_bounds",
         ("range: sizes", lambda: importance_weighted_bounds(WEIGHTS, [5]), "draws, 4, got"),
-        ("empty: sizes", lambda: importance_weighted_bounds(WEIGHTS, []), r"draws, 4, got \[\]"),
         ("type: sizes", lambda: importance_weighted_bounds(WEIGHTS, ["1"]), r"got \['1'\]"),
         ("shape: vector", lambda: importance_weighted_bounds(WEIGHTS[0], [1]), r"got shape \[5\]"),
     ),
     *of(
         "pareto_k",
         ("shape: few draws", lambda: pareto_k(WEIGHTS), "a tail needs at least 100 draws, got 4"),
-        (
-            "nan: weights",
-            lambda: pareto_k(WEIGHTS * NAN),
-            "without NaN, got shape .* with 20 of them",
-        ),
+        ("nan: weights", lambda: pareto_k(WEIGHTS * NAN), "without NaN, got shape .* with 20 of"),
         ("type: array", lambda: pareto_k(np.zeros((100, 2))), "must be a tensor .* got ndarray"),
     ),
     *of(
         "loss_draws",
         ("range: draws", lambda: loss_draws(loss(), TENSOR, 0), f"num_draws {COUNT}, got 0"),
-        ("range: chunk", lambda: loss_draws(loss(), TENSOR, 3, chunk=0), f"chunk {COUNT}, got 0"),
-        (
-            "type: x",
-            lambda: loss_draws(loss(), X, 3),
-            r"x must be a tensor .* got ndarray: give torch.as_tensor",
-        ),
+        ("type: x", lambda: loss_draws(loss(), X, 3), r"x must be a tensor .* got ndarray: give"),
     ),
     *of(
         "gradient_moments",
-        (
-            "range: chunk",
-            lambda: gradient_moments(loss(), TENSOR, 3, chunk=0),
-            f"chunk {COUNT}, got 0",
-        ),
-        (
-            "range: one draw",
-            lambda: gradient_moments(loss(), TENSOR, 1),
-            "num_draws must be at least 2 to give a variance, got 1",
-        ),
-        (
-            "type: loss",
-            lambda: gradient_moments("loss", TENSOR, 3),
-            "loss must be a module .* got str",
-        ),
+        ("range: one draw", lambda: gradient_moments(loss(), TENSOR, 1), "num_draws must be at"),
+        ("type: loss", lambda: gradient_moments("loss", TENSOR, 3), "loss must be a module .* got"),
     ),
     *of(
         "compare_estimators",
-        (
-            "empty: losses",
-            lambda: compare_estimators({}, TENSOR, loss()),
-            "losses by name, .* got {}",
-        ),
+        ("empty: losses", lambda: compare_estimators({}, TENSOR, loss()), "losses by name, .* got"),
         (
             "type: reference",
             lambda: compare_estimators({"a": loss()}, TENSOR, 0.5),
@@ -477,11 +343,6 @@ DIAGNOSTICS = [
             "range: draws",
             lambda: compare_estimators({"a": loss()}, TENSOR, loss(), 1),
             "num_draws must be at least 2 to give a variance, got 1",
-        ),
-        (
-            "range: no draws",
-            lambda: compare_estimators({"a": loss()}, TENSOR, loss(), 0),
-            f"num_draws {COUNT}",
         ),
     ),
     *of(
@@ -502,10 +363,6 @@ DIAGNOSTICS = [
             lambda: assert_unbiased(torch.full((9,), 1e6), 1e6),
             "this is rounding, so draw in float64",
         ),
-        (
-            "type: draws",
-            lambda: assert_unbiased([0.0, 1.0], 0.0),
-            r"must be a tensor \[n\], got list",
-        ),
+        ("type: draws", lambda: assert_unbiased([0.0, 1.0], 0.0), r"must be a tensor \[n\], got"),
     ),
 ]

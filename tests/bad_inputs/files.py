@@ -23,7 +23,7 @@ from inference.callbacks import Draw, JSONLines, TensorBoard
 from inference.checkpoints.periodic import CheckpointWarning
 from inference.figures import save_figures
 from ppl_models import MFCVAE, GaussianMixture, SharedMLP
-from tests.bad_inputs.shared import COUNT, NAN, D, Row, X, of, one_facet, runner, vae
+from tests.bad_inputs.shared import COUNT, NAN, D, Row, X, of, runner, vae
 
 # Files: of a saved run, of its checkpoints, of data.
 
@@ -130,15 +130,11 @@ LOADING = [
         "file: weights cut", with_digests(cut("weights.safetensors", 0.5)), "truncated or damaged"
     ),
     loads(
-        "file: weights empty", with_digests(cut("weights.safetensors", 0.0)), "truncated or damaged"
-    ),
-    loads(
         "file: weights of a pickle",
         with_digests(write("weights.safetensors", b"\x80\x04." * 40)),
         "truncated or damaged",
     ),
     loads("file: config cut", cut("config.json", 0.7), "truncated or damaged"),
-    loads("file: config empty", cut("config.json", 0.0), "truncated or damaged"),
     loads("file: config no text", write("config.json", b"\xff\xfe\x00"), "truncated or damaged"),
     loads("file: history cut", with_digests(cut("history.jsonl", 0.7)), "truncated or damaged"),
     loads(
@@ -152,11 +148,7 @@ LOADING = [
         "missing: history", remove("history.jsonl"), "history.jsonl is missing", FileNotFoundError
     ),
     loads("missing: folder", shutil.rmtree, "no checkpoint in", FileNotFoundError),
-    loads(
-        "file: weights of another save",
-        reweigh(lambda t: t + 1),
-        "weights.safetensors belongs to another save than the files beside it, or is damaged",
-    ),
+    loads("file: weights of another save", reweigh(lambda t: t + 1), "weights.safetensors belongs"),
     loads(
         "file: history of another save",
         write("history.jsonl", '{"epoch": 1, "step": 1}\n'),
@@ -172,118 +164,34 @@ LOADING = [
         rewrite(lambda c: c["files"].update({"history.jsonl": "../*"})),
         "files must hold digests, got '../\\*'",
     ),
-    loads(
-        "file: no digests",
-        rewrite(lambda c: c.pop("files")),
-        "config.json is damaged: files must hold weights.safetensors and history.jsonl",
-    ),
+    loads("file: no digests", rewrite(lambda c: c.pop("files")), "config.json is damaged: files"),
     loads("file: foreign json", write("config.json", '{"a": 1}'), "not a checkpoint of format"),
-    loads("file: json list", write("config.json", "[1]"), "not a checkpoint of format"),
     loads(
         "file: other format",
         rewrite(lambda c: c.update(format=99)),
         "not a checkpoint of format 1: its format is 99",
     ),
-    loads(
-        "file: no guide",
-        rewrite(lambda c: c.pop("guide")),
-        "config.json is damaged: it lacks 'guide'",
-    ),
-    loads(
-        "file: no schedule",
-        rewrite(lambda c: c.pop("schedule")),
-        "config.json is damaged: it lacks 'schedule'",
-    ),
-    loads(
-        "file: no progress",
-        rewrite(lambda c: c.pop("progress")),
-        "config.json is damaged: it lacks 'progress'",
-    ),
-    loads(
-        "file: progress a list",
-        change("progress", lambda p: [1]),
-        "progress must hold epoch and step, got list",
-    ),
-    loads(
-        "file: no epoch",
-        change("progress", without("epoch")),
-        "config.json is damaged: progress lacks 'epoch'",
-    ),
-    loads(
-        "file: epoch text",
-        change("progress", having(epoch="1")),
-        "progress must count, got '1' for 'epoch'",
-    ),
-    loads(
-        "file: step negative",
-        change("progress", having(step=-1)),
-        "progress must count, got -1 for 'step'",
-    ),
-    loads(
-        "file: runner null",
-        change("runner", lambda r: None),
-        "damaged: runner must hold lr .* got NoneType",
-    ),
-    loads(
-        "file: no rate",
-        change("runner", without("lr")),
-        "config.json is damaged: runner lacks 'lr'",
-    ),
-    loads(
-        "file: unknown option",
-        change("runner", having(device="cpu")),
-        "damaged: runner has an unknown 'device'",
-    ),
-    loads(
-        "file: rate text",
-        change("runner", having(lr="a")),
-        "damaged: lr must be a positive number, got 'a'",
-    ),
-    loads(
-        "file: seed null",
-        change("runner", having(seed=None)),
-        "config.json is damaged: seed must be an integer",
-    ),
-    loads(
-        "file: guide null",
-        change("guide", lambda g: None),
-        "json is damaged: guide must be .* got NoneType",
-    ),
-    loads(
-        "file: schedule text",
-        change("schedule", lambda s: "warm"),
-        "json is damaged: schedule must be .* got str",
-    ),
-    loads(
-        "file: guard text",
-        change("guard", lambda g: "skip"),
-        "config.json is damaged: guard must be .* got str",
-    ),
+    loads("file: no guide", rewrite(lambda c: c.pop("guide")), "config.json is damaged: it lacks"),
+    loads("file: progress a list", change("progress", lambda p: [1]), "progress must hold epoch"),
+    loads("file: no epoch", change("progress", without("epoch")), "config.json is damaged"),
+    loads("file: epoch text", change("progress", having(epoch="1")), "progress must count, got"),
+    loads("file: runner null", change("runner", lambda r: None), "damaged: runner must hold lr"),
+    loads("file: no rate", change("runner", without("lr")), "config.json is damaged: runner lacks"),
+    loads("file: unknown option", change("runner", having(device="cpu")), "damaged: runner has an"),
+    loads("file: rate text", change("runner", having(lr="a")), "damaged: lr must be a positive"),
+    loads("file: seed null", change("runner", having(seed=None)), "config.json is damaged: seed"),
+    loads("file: schedule text", change("schedule", lambda s: "warm"), "json is damaged: schedule"),
     loads(
         "file: guard as schedule",
         change("schedule", of_class("guard.Guard")),
         "schedule must be .* got Guard",
     ),
     loads(
-        "file: schedule as guard",
-        change("guard", of_class("schedules.Constant")),
-        "guard must be .* got Constant",
-    ),
-    loads(
         "file: history of numbers",
         with_digests(write("history.jsonl", "1\n2\n")),
         "history.jsonl is damaged: line 1 must hold",
     ),
-    loads(
-        "nan: weights",
-        with_digests(reweigh(lambda t: t * NAN)),
-        "the weights in .* are damaged: NaN, infinite or of another",
-    ),
-    loads(
-        "type: weights",
-        with_digests(reweigh(torch.Tensor.long)),
-        "the weights in .* are damaged: NaN, infinite or of another",
-    ),
+    loads("nan: weights", with_digests(reweigh(lambda t: t * NAN)), "the weights in .* are"),
     loads("type: guide", None, "guide must be a guide, such as .* got str", guide="x"),
     loads("type: schedule", None, "schedule must be such as .* got str", schedule="x"),
     loads(
@@ -318,25 +226,9 @@ LOADING = [
         f"num_samples {COUNT}, got 0",
     ),
     loads(
-        "file: wrong rate",
-        rewrite(lambda c: c["runner"].update(lr=-1)),
-        "lr must be a positive number, got -1",
-    ),
-    loads(
-        "file: unknown precision",
-        rewrite(lambda c: c["runner"].update(precision="fp4")),
-        "precision must be one of",
-    ),
-    loads(
         "shape: other sizes",
         rewrite(lambda c: c["guide"]["model"]["facets"]["digit"].update(num_components=5)),
         r"do not fit the guide; they differ in \['model.facets.digit.loc'",
-    ),
-    Row(
-        "SVIRunner.load",
-        "unknown: device for a guide of one's own",
-        lambda run: SVIRunner.load(run, guide=one_facet(), device="gpu"),
-        "device must be a name such as 'cpu' or 'cuda', got 'gpu'",
     ),
     Row(
         "SVIRunner.load",
@@ -421,28 +313,9 @@ RESUMING = [
     resumes("file: state cut", cut(STATE, 0.5)),
     resumes("file: tensors cut", cut(STORED, 0.5)),
     resumes("file: digests cut", cut(DIGESTS, 0.5)),
-    resumes("file: digests foreign", write(DIGESTS, "[]")),
     resumes("file: digests no text", write(DIGESTS, b"\xff\xfe")),
     resumes("file: state of another format", restate(lambda state: {**state, "format": 99})),
     resumes("file: state foreign", restate(lambda state: [1])),
-    resumes("file: no call", restate(without("call"))),
-    resumes("file: no progress", restate(without("progress"))),
-    resumes("file: no runners", restate(without("runs"))),
-    resumes(
-        "file: no epoch",
-        restate(lambda state: {**state, "progress": without("epoch")(state["progress"])}),
-    ),
-    resumes(
-        "file: no history",
-        restate(
-            lambda state: {
-                **state,
-                "runs": [{**state["runs"][0], "run": without("history")(state["runs"][0]["run"])}],
-            }
-        ),
-    ),
-    resumes("file: too few runners", restate(having(runs=[]))),
-    resumes("file: runners a number", restate(having(runs=3))),
     resumes("missing: tensors", remove(STORED)),
     resumes("missing: digests", remove(DIGESTS)),
     Row(
@@ -475,26 +348,7 @@ RESUMING = [
     *of(
         "Checkpoints",
         ("range: epochs", lambda: Checkpoints("new", epochs=0), f"epochs {COUNT}, got 0"),
-        ("range: keep", lambda: Checkpoints("new", keep=0), f"keep {COUNT}, got 0"),
-        (
-            "range: seconds",
-            lambda: Checkpoints("new", seconds=-1),
-            "seconds must be a positive number, got -1",
-        ),
-        (
-            "nan: seconds",
-            lambda: Checkpoints("new", seconds=NAN),
-            "seconds must be a positive number, got nan",
-        ),
-        (
-            "type: seconds",
-            lambda: Checkpoints("new", seconds="60"),
-            "seconds must be a positive number, got '60'",
-        ),
-        (
-            "type: resume",
-            lambda: Checkpoints("new", resume="yes"),
-            "resume must be True or False, got str",
-        ),
+        ("range: seconds", lambda: Checkpoints("new", seconds=-1), "seconds must be a positive"),
+        ("type: resume", lambda: Checkpoints("new", resume="yes"), "resume must be True or False"),
     ),
 ]

@@ -30,13 +30,11 @@ from guides import (
     VaDEGuide,
 )
 from inference import export_predictions
-from ppl_models import IVAE, MFCVAE, VampPrior
+from ppl_models import IVAE, MFCVAE, GaussianMixture, GMMFlow, VampPrior
 from tests.bad_inputs.shared import (
     COUNT,
-    HUGE,
     INF,
     LABEL,
-    MANY,
     NAN,
     TENSOR,
     D,
@@ -67,11 +65,7 @@ GUIDES = [
     *of(
         "export_predictions",
         ("type: guide", exported(runner), "guide must be a guide, such as runner.guide"),
-        (
-            "misfit: groups",
-            exported(mlvae, group=LABEL),
-            "GroupedGuide cannot be exported: the content of a group is inferred from all",
-        ),
+        ("misfit: groups", exported(mlvae, group=LABEL), "GroupedGuide cannot be exported: the"),
         (
             "misfit: Refined",
             exported(lambda: VaDEGuide(facet(), family=Refined())),
@@ -88,45 +82,31 @@ GUIDES = [
     *of(
         "VaDEGuide",
         (
-            "range: num_samples",
-            lambda: VaDEGuide(facet(), num_samples=0),
-            f"num_samples {COUNT}, got 0",
+            "shape: label",
+            lambda: guide()(TENSOR, label=torch.zeros(5, 3).long()),
+            "a column for each",
         ),
-        ("huge: num_samples", lambda: VaDEGuide(facet(), num_samples=HUGE), f"num_samples {MANY}"),
+        ("range: num_samples", lambda: VaDEGuide(facet(), num_samples=0), f"num_samples {COUNT}"),
         ("type: model", lambda: VaDEGuide(None), "model must be a model, such as .* got NoneType"),
-        (
-            "type: family",
-            lambda: VaDEGuide(facet(), family="full"),
-            r"family must be a family, such as FullCovariance\(\), got str",
-        ),
-        (
-            "type: a runner",
-            lambda: VaDEGuide(runner()),
-            "model must be a model, such as .* got SVIRunner",
-        ),
+        ("type: family", lambda: VaDEGuide(facet(), family="full"), r"family must be a family"),
         ("misfit: model", lambda: VaDEGuide(nvae().model), "such as ClassifierGuide"),
         (
             "misfit: VampPrior",
             lambda: VaDEGuide(one_vamp()) and VaDEGuide(one_vamp()),
             "another guide's posteri",
         ),
-        (
-            "range: label_weight",
-            lambda: VaDEGuide(facet(), label_weight=-1),
-            "label_weight .* got -1",
-        ),
     ),
     *of(
         "MarginalGuide",
         ("type: num_samples", lambda: MarginalGuide(facet(), 2.0), f"num_samples {COUNT}, got 2.0"),
-        (
-            "type: model",
-            lambda: MarginalGuide(MFCVAE),
-            "model must be a model, .* got the class MFCVAE itself",
-        ),
     ),
     *of(
         "AmortizedGuide",
+        (
+            "type: conditional",
+            lambda: AmortizedGuide(facet(), conditional="no"),
+            "conditional must",
+        ),
         (
             "type: discrete",
             lambda: AmortizedGuide(facet(), discrete="enumerate"),
@@ -136,11 +116,6 @@ GUIDES = [
             "misfit: VampPrior",
             lambda: AmortizedGuide(facet(VampPrior(2, 2, (D,))), conditional=True),
             "which a conditional guide does not have",
-        ),
-        (
-            "type: model",
-            lambda: AmortizedGuide("MFCVAE", conditional=True),
-            "model must be a model, .* got str",
         ),
     ),
     *of(
@@ -155,20 +130,11 @@ GUIDES = [
             lambda: LadderGuide(facet(VampPrior(2, 2, (D,)))),
             "a VampPrior is made of q",
         ),
-        ("type: model", lambda: LadderGuide(guide()), "model must be a model, .* got VaDEGuide"),
-        (
-            "misfit: marginal",
-            lambda: ladder()(TENSOR, marginal=True),
-            "use MarginalGuide or AmortizedGuide",
-        ),
+        ("misfit: marginal", lambda: ladder()(TENSOR, marginal=True), "use MarginalGuide or"),
     ),
     *of(
         "ConditionalGuide",
-        (
-            "misfit: model",
-            lambda: ConditionalGuide(facet()),
-            "is for IVAE, .* got MFCVAE: use VaDEGuide",
-        ),
+        ("misfit: model", lambda: ConditionalGuide(facet()), "is for IVAE, .* got MFCVAE: use"),
         ("type: model", lambda: ConditionalGuide({}), "model must be a model, .* got dict"),
     ),
     *of(
@@ -183,13 +149,8 @@ GUIDES = [
     ),
     *of(
         "ClassifierGuide",
-        (
-            "misfit: model",
-            lambda: ClassifierGuide(facet()),
-            "is for NVAE, got MFCVAE: use VaDEGuide",
-        ),
+        ("misfit: model", lambda: ClassifierGuide(facet()), "is for NVAE, got MFCVAE: use"),
         ("range: weight", lambda: ClassifierGuide(nvae().model, 1, -1), "label_weight .* got -1"),
-        ("type: weight", lambda: ClassifierGuide(nvae().model, 1, "1"), "label_weight .* got '1'"),
     ),
     *of(
         "CodebookGuide",
@@ -202,11 +163,7 @@ GUIDES = [
     ),
     *of(
         "CodebookGuide.codes",
-        (
-            "shape: x",
-            lambda: codes().codes(np.zeros((2, 64))),
-            r"for example x.reshape\(len\(x\), 1, 8",
-        ),
+        ("shape: x", lambda: codes().codes(np.zeros((2, 64))), r"for example x.reshape\(len\(x\)"),
     ),
     *of(
         "PointGuide",
@@ -215,6 +172,7 @@ GUIDES = [
     ),
     *of(
         "FlowGuide",
+        ("misfit: VaDEGuide", lambda: VaDEGuide(a_flow()), "a flow has no encoder, it inverts"),
         ("misfit: model", lambda: FlowGuide(facet()), "FlowGuide is for GMMFlow, got MFCVAE"),
     ),
     *of(
@@ -235,53 +193,22 @@ GUIDES = [
         "SimilarContentGuide",
         ("range: penalty", lambda: SimilarContentGuide(mlvae().model, 1, -1), "penalty .* got -1"),
         ("nan: penalty", lambda: SimilarContentGuide(mlvae().model, 1, NAN), "penalty .* got nan"),
-        ("type: penalty", lambda: SimilarContentGuide(mlvae().model, 1, "1"), "penalty .* got '1'"),
     ),
     *of(
         "TableGuide",
-        (
-            "empty: group",
-            lambda: TableGuide(mlvae().model, []),
-            "group is empty: give the group of every row",
-        ),
-        (
-            "type: group",
-            lambda: TableGuide(mlvae().model, ["a", "b"]),
-            "group must hold numbers, got list",
-        ),
-        (
-            "type: floats",
-            lambda: TableGuide(mlvae().model, [0.0, 1.0]),
-            "group must hold integers, got",
-        ),
-        (
-            "shape: group",
-            lambda: TableGuide(mlvae().model, [[0, 1]]),
-            r"group has shape \[1, 2\], but",
-        ),
+        ("empty: group", lambda: TableGuide(mlvae().model, []), "group is empty: give the group"),
+        ("type: floats", lambda: TableGuide(mlvae().model, [0.0, 1.0]), "group must hold integers"),
+        ("shape: group", lambda: TableGuide(mlvae().model, [[0, 1]]), r"group has shape \[1, 2\]"),
     ),
     *of(
         "TableGuide.embed",
         ("shape: rows", lambda: tables().embed(X[:3], group=[0, 0, 1]), "tables for 5 rows, got 3"),
         ("range: row", lambda: tables().embed(X[:1], group=[0], row=[5]), "numbers from 5 to 5"),
-        (
-            "misfit: groups",
-            lambda: tables().embed(X, group=[0, 1, 1, 1, 1]),
-            "use those groups",
-        ),
+        ("misfit: groups", lambda: tables().embed(X, group=[0, 1, 1, 1, 1]), "use those groups"),
     ),
     *of(
         "InverseAutoregressive",
-        (
-            "range: num_layers",
-            lambda: InverseAutoregressive(num_layers=0),
-            f"num_layers {COUNT}, got 0",
-        ),
-        (
-            "range: widths",
-            lambda: InverseAutoregressive(widths=(0,)),
-            f"each of widths {COUNT}, got 0",
-        ),
+        ("range: num_layers", lambda: InverseAutoregressive(num_layers=0), f"num_layers {COUNT}"),
         (
             "type: num_features",
             lambda: InverseAutoregressive(num_features=1.5),
@@ -290,11 +217,7 @@ GUIDES = [
     ),
     *of(
         "Refined",
-        (
-            "type: family",
-            lambda: Refined("full"),
-            r"family must be a family, such as FullCovariance\(\), got str",
-        ),
+        ("type: family", lambda: Refined("full"), r"family must be a family, such as"),
         ("range: num_steps", lambda: Refined(num_steps=0), f"num_steps {COUNT}, got 0"),
         ("range: num_points", lambda: Refined(num_points=1), "must be at least 2"),
         ("range: rate", lambda: Refined(rate=0), "must be a positive number, got 0"),
@@ -306,82 +229,35 @@ GUIDES = [
     ),
     *of(
         "GumbelSoftmax",
-        (
-            "range: temperature",
-            lambda: GumbelSoftmax(0),
-            "temperature must be a positive number, got 0",
-        ),
-        (
-            "nan: temperature",
-            lambda: GumbelSoftmax(NAN),
-            "temperature must be a positive number, got nan",
-        ),
-        (
-            "type: temperature",
-            lambda: GumbelSoftmax("low"),
-            "temperature must be a positive number, got 'low'",
-        ),
+        ("type: hard", lambda: GumbelSoftmax(hard="no"), "hard must be True or False, got str"),
+        ("range: temperature", lambda: GumbelSoftmax(0), "temperature must be a positive number"),
     ),
     *of(
         "Annealed",
-        (
-            "range: end",
-            lambda: Annealed(1.0, 0.0),
-            "temperatures must be positive, got start=1.0, end=0.0",
-        ),
+        ("range: end", lambda: Annealed(1.0, 0.0), "temperatures must be positive, got start=1.0"),
         ("huge: start", lambda: Annealed(INF), "temperatures must be positive, got start=inf"),
         ("type: steps", lambda: Annealed(steps=1e4), f"steps {COUNT}, got 10000.0"),
     ),
     *of(
         "ScoreFunction",
         ("unknown: baseline", lambda: ScoreFunction("mean"), "baseline must be one of"),
-        (
-            "misfit: two guides",
-            lambda: twice(ScoreFunction()),
-            "belongs to another guide: give each guide its own",
-        ),
+        ("misfit: two guides", lambda: twice(ScoreFunction()), "belongs to another guide: give"),
     ),
     *of(
         "RademacherHash",
         ("range: num_bits", lambda: RademacherHash((D,), 0), f"num_bits {COUNT}, got 0"),
-        (
-            "huge: num_bits",
-            lambda: RademacherHash((D,), 25),
-            "33554432 labels: use 24 bits at most",
-        ),
+        ("huge: num_bits", lambda: RademacherHash((D,), 25), "33554432 labels: use 24 bits at"),
         ("type: x_shape", lambda: RademacherHash(D, 2), "shape of one sample, .* got 6"),
         ("shape: x", lambda: RademacherHash((D,), 2)(X[:, :5]), r"the hash was built for \[N, 6\]"),
         ("nan: x", lambda: RademacherHash((D,), 2)(holed(NAN)), "x is empty, or holds NaN"),
-        ("empty: x", lambda: RademacherHash((D,), 2)(X[:0]), r"x is empty, .* \(shape \[0, 6\]\)"),
     ),
     *of(
         "FacetGuide.embed",
-        (
-            "missing: label",
-            lambda: ivae().embed(X),
-            "IVAE needs label= besides x, with one entry per",
-        ),
-        (
-            "unknown: given",
-            lambda: guide().embed(X, batch_sise=3),
-            "got batch_sise: is that a misspelt",
-        ),
-        (
-            "shape: label",
-            lambda: ivae().embed(X, label=[0, 1]),
-            r"label has shape \[2\], but there are 5",
-        ),
-        (
-            "range: label",
-            lambda: ivae().embed(X, label=LABEL + 1),
-            "classes from 1 to 3, but .* 0 to 2",
-        ),
+        ("missing: label", lambda: ivae().embed(X), "IVAE needs label= besides x, with one entry"),
+        ("unknown: given", lambda: guide().embed(X, batch_sise=3), "got batch_sise: is that a"),
+        ("shape: label", lambda: ivae().embed(X, label=[0, 1]), r"label has shape \[2\], but"),
+        ("range: label", lambda: ivae().embed(X, label=LABEL + 1), "classes from 1 to 3, but .* 0"),
         ("type: label", lambda: ivae().embed(X, label=LABEL / 2), "label must hold integers"),
-        (
-            "type: names",
-            lambda: ivae().embed(X, label=list("abcde")),
-            "label must hold numbers, got list",
-        ),
         (
             "shape: vectors",
             lambda: continuous_ivae().embed(X, label=X),
@@ -393,11 +269,6 @@ GUIDES = [
             "label holds NaN",
         ),
         ("missing: group", lambda: mlvae().embed(X), "MLVAE needs group= besides x"),
-        (
-            "shape: group",
-            lambda: mlvae().embed(X, group=[0]),
-            r"group has shape \[1\], but there are 5",
-        ),
     ),
     *of(
         "FacetGuide.observed",
@@ -413,21 +284,17 @@ GUIDES = [
     ),
     *of(
         "FacetGuide.predict_proba",
-        (
-            "type: known",
-            lambda: nvae().predict_proba(X, label=LABEL, known=LABEL),
-            "5 booleans",
-        ),
+        ("type: known", lambda: nvae().predict_proba(X, label=LABEL, known=LABEL), "5 booleans"),
     ),
     *of(
         "FacetGuide.predict",
-        (
-            "range: label",
-            lambda: nvae().predict(X, label=LABEL - 2),
-            "or -1 where unknown",
-        ),
+        ("range: label", lambda: nvae().predict(X, label=LABEL - 2), "or -1 where unknown"),
     ),
 ]
+
+
+def a_flow() -> GMMFlow:
+    return GMMFlow((5,), GaussianMixture(3, 5))
 
 
 @cache

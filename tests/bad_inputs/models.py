@@ -67,11 +67,13 @@ from tests.bad_inputs.shared import (
     D,
     X,
     Z,
+    codes,
     cvae,
     facet,
     grid,
     guide,
     holed,
+    nvae,
     of,
 )
 
@@ -89,13 +91,10 @@ PRIORS = [
     *of(
         "GaussianMixture",
         ("range: K 0", lambda: GaussianMixture(0, 2), f"num_components {COUNT}, got 0"),
-        ("range: K -1", lambda: GaussianMixture(-1, 2), f"num_components {COUNT}, got -1"),
         ("type: K 2.0", lambda: GaussianMixture(2.0, 2), f"num_components {COUNT}, got 2.0"),
         ("type: K True", lambda: GaussianMixture(True, 2), f"num_components {COUNT}, got True"),
-        ("type: K text", lambda: GaussianMixture("3", 2), f"num_components {COUNT}, got '3'"),
         ("huge: K", lambda: GaussianMixture(HUGE, 2), f"num_components {MANY}"),
         ("range: dim 0", lambda: GaussianMixture(3, 0), f"dim {COUNT}, got 0"),
-        ("huge: dim", lambda: GaussianMixture(3, HUGE), f"dim {MANY}"),
         (
             "unknown: covariance",
             lambda: GaussianMixture(3, 2, covariance="tied"),
@@ -107,17 +106,10 @@ PRIORS = [
             lambda: GaussianMixture(3, 2, weights="fixed"),
             "weights must be one of",
         ),
-        ("type: weights", lambda: GaussianMixture(3, 2, weights=[1, 2]), "weights must be one of"),
-        (
-            "range: scale",
-            lambda: GaussianMixture(3, 2, scale=-1.0),
-            r"within \[0.0002, 1e\+10\], got -1.0",
-        ),
+        ("range: scale", lambda: GaussianMixture(3, 2, scale=-1.0), r"within \[0.0002, 1e\+10\]"),
         ("nan: scale", lambda: GaussianMixture(3, 2, scale=NAN), r"1e\+10\], got nan"),
-        ("huge: scale", lambda: GaussianMixture(3, 2, scale=1e20), r"1e\+10\], got 1e\+20"),
         ("type: scale", lambda: GaussianMixture(3, 2, scale="0.1"), r"1e\+10\], got '0.1'"),
         ("type: dim array", lambda: GaussianMixture(3, np.array([2, 3])), f"dim {COUNT}, got arr"),
-        ("type: dim float", lambda: GaussianMixture(3, torch.tensor(2.0)), f"dim {COUNT}, got ten"),
         (
             "misfit: covariances",
             lambda: GaussianMixture(2, 2, "full").initialize(
@@ -128,29 +120,16 @@ PRIORS = [
     ),
     *of(
         "NeighborMixture",
-        (
-            "type: mixture",
-            lambda: NeighborMixture(StandardNormal(2)),
-            r"mixture must be such as GaussianMixture\(10, 5\)",
-        ),
+        ("type: mixture", lambda: NeighborMixture(StandardNormal(2)), r"mixture must be such as"),
         ("range: strength", lambda: neighborly(-1.0), "at least 0, got -1.0"),
         ("nan: strength", lambda: neighborly(NAN), "at least 0, got nan"),
-        ("huge: strength", lambda: neighborly(INF), "at least 0, got inf"),
         ("type: strength", lambda: neighborly("1"), "at least 0, got '1'"),
     ),
     *of(
         "GaussianMixture.initialize",
-        (
-            "shape: loc",
-            lambda: mixture().initialize(torch.zeros(2)),
-            r"loc has shape \[2\], but \[3, 2\] is needed",
-        ),
+        ("shape: loc", lambda: mixture().initialize(torch.zeros(2)), r"loc has shape \[2\], but"),
         ("nan: loc", lambda: mixture().initialize(torch.full((3, 2), NAN)), "loc holds NaN"),
-        (
-            "type: loc",
-            lambda: mixture().initialize([[0.0, 0.0]] * 3),
-            r"loc must be a tensor \[3, 2\], got list",
-        ),
+        ("type: loc", lambda: mixture().initialize([[0.0, 0.0]] * 3), r"loc must be a tensor \[3"),
         (
             "range: covariances",
             lambda: mixture().initialize(None, -torch.eye(2).repeat(3, 1, 1)),
@@ -165,17 +144,7 @@ PRIORS = [
     *of(
         "Prior.sample",
         ("range: n 0", lambda: mixture().sample(0), f"n {COUNT}, got 0"),
-        ("huge: n", lambda: mixture().sample(HUGE), f"n {MANY}"),
-        (
-            "range: cluster",
-            lambda: mixture().sample(2, 3),
-            "has the components 0 to 2, got cluster=3",
-        ),
-        (
-            "type: cluster",
-            lambda: mixture().sample(2, 1.0),
-            "has the components 0 to 2, got cluster=1.0",
-        ),
+        ("range: cluster", lambda: mixture().sample(2, 3), "has the components 0 to 2, got"),
         (
             "range: temperature",
             lambda: mixture().sample(2, temperature=-1),
@@ -198,11 +167,7 @@ PRIORS = [
             r"\[2\], but \[3\] is needed",
         ),
     ),
-    *of(
-        "StandardNormal",
-        ("range: dim 0", lambda: StandardNormal(0), f"dim {COUNT}, got 0"),
-        ("huge: dim", lambda: StandardNormal(HUGE), f"dim {MANY}"),
-    ),
+    *of("StandardNormal", ("range: dim 0", lambda: StandardNormal(0), f"dim {COUNT}, got 0")),
     *of(
         "StandardNormal.log_joint",
         ("shape: z", lambda: StandardNormal(2).log_joint(np.zeros((5, 3))), r"\[5, 3\], but"),
@@ -210,27 +175,9 @@ PRIORS = [
     *of(
         "VampPrior",
         ("range: K 0", lambda: VampPrior(0, 2, (D,)), f"num_components {COUNT}, got 0"),
-        (
-            "type: x_shape",
-            lambda: VampPrior(2, 2, D),
-            "x_shape is the shape of one sample, .* got 6",
-        ),
-        (
-            "range: support",
-            lambda: VampPrior(2, 2, (D,), support=(1, 0)),
-            r"with low < high, got \(1, 0\)",
-        ),
-        (
-            "nan: support",
-            lambda: VampPrior(2, 2, (D,), support=(0, NAN)),
-            r"with low < high, got \(0, nan\)",
-        ),
-        ("type: support", lambda: VampPrior(2, 2, (D,), support=1), r"with low < high, got 1"),
-        (
-            "missing: a guide",
-            lambda: VampPrior(2, 2, (D,)).sample(1),
-            "build one first, such as VaDEGuide",
-        ),
+        ("type: x_shape", lambda: VampPrior(2, 2, D), "x_shape is the shape of one sample, .* got"),
+        ("range: support", lambda: VampPrior(2, 2, (D,), support=(1, 0)), r"with low < high, got"),
+        ("missing: a guide", lambda: VampPrior(2, 2, (D,)).sample(1), "build one first, such as"),
     ),
     *of(
         "VampPrior.bind",
@@ -240,13 +187,9 @@ PRIORS = [
             r"built for data of shape \(5,\)",
         ),
     ),
+    *of("Flat", ("range: dim 0", lambda: Flat(0), f"dim {COUNT}, got 0")),
     *of(
-        "Flat",
-        ("range: dim 0", lambda: Flat(0), f"dim {COUNT}, got 0"),
-    ),
-    *of(
-        "Flat.sample",
-        ("misfit: no draws", lambda: Flat(2).sample(1), "a flat prior has no draws"),
+        "Flat.sample", ("misfit: no draws", lambda: Flat(2).sample(1), "a flat prior has no draws")
     ),
     *of(
         "Codebook",
@@ -258,9 +201,7 @@ PRIORS = [
         ("range: code", lambda: Codebook(3, 2, 4).sample(1, 3), "components 0 to 2, got cluster=3"),
     ),
     *of(
-        "ClassBlocks",
-        ("range: block_dim", lambda: ClassBlocks(3, 0), f"block_dim {COUNT}, got 0"),
-        ("huge: K", lambda: ClassBlocks(HUGE, 2), f"num_components {MANY}"),
+        "ClassBlocks", ("range: block_dim", lambda: ClassBlocks(3, 0), f"block_dim {COUNT}, got 0")
     ),
     *of(
         "ConditionalNormal",
@@ -272,23 +213,13 @@ PRIORS = [
         ("missing: u", lambda: ConditionalNormal(2, 2).latent(), "needs it: latent"),
     ),
     *of(
+        "ConditionalNormal.log_joint",
+        ("misfit: no u", lambda: ConditionalNormal(2, 2).log_joint(Z), "z has no density under"),
+    ),
+    *of(
         "DirichletWeights",
         ("range: num_data", lambda: DirichletWeights(0), f"num_data {COUNT}, got 0"),
-        (
-            "range: alpha",
-            lambda: DirichletWeights(9, -1),
-            "concentration must be a positive .* got -1",
-        ),
-        (
-            "nan: alpha",
-            lambda: DirichletWeights(9, NAN),
-            "concentration must be a positive .* got nan",
-        ),
-        (
-            "type: alpha",
-            lambda: DirichletWeights(9, "a"),
-            "concentration must be a positive .* got 'a'",
-        ),
+        ("range: alpha", lambda: DirichletWeights(9, -1), "concentration must be a positive"),
     ),
 ]
 
@@ -307,35 +238,19 @@ LIKELIHOODS = [
         "Normal",
         ("range: scale 0", lambda: Normal(0.0), "standard deviation and must be positive, got 0.0"),
         ("nan: scale", lambda: Normal(NAN), "must be positive, got nan"),
-        ("huge: scale", lambda: Normal(INF), "must be positive, got inf"),
         ("type: scale", lambda: Normal("0.3"), "must be positive, got '0.3'"),
         ("empty: scale", lambda: Normal([]), r"must be positive, got \[\]"),
-        ("nan: a scale", lambda: Normal([0.3, NAN]), r"must be positive, got \[0.3, nan\]"),
         ("range: a scale", lambda: Normal([0.3, 0.0]), r"must be positive, got \[0.3, 0.0\]"),
-        (
-            "shape: scale",
-            lambda: VAE((3,), 2, Normal([0.3, 0.2])),
-            r"scale has the shape \(2,\), but x has \(3,\): give one number, or one for each entry",
-        ),
-        (
-            "type: learned",
-            lambda: Normal(0.3, learned="yes"),
-            "learned must be True or False, got str",
-        ),
+        ("shape: scale", lambda: VAE((3,), 2, Normal([0.3, 0.2])), r"scale has the shape \(2,\)"),
+        ("type: learned", lambda: Normal(0.3, learned="yes"), "learned must be True or False, got"),
         ("nan: loc", lambda: Normal(loc=NAN), "loc is where the output is 0 and must be finite"),
         ("range: unit", lambda: Normal(unit=0.0), "unit is what .* must be positive, got 0.0"),
-        (
-            "misfit: bounded",
-            lambda: Normal(0.3, bounded=True, loc=1.0),
-            "a bounded mean lies in .* neither loc nor unit",
-        ),
+        ("misfit: bounded", lambda: Normal(0.3, bounded=True, loc=1.0), "a bounded mean lies in"),
     ),
     *of(
         "StudentT",
         ("range: df", lambda: StudentT(1.0), "df must be a number above 1, .* got 1.0"),
-        ("huge: df", lambda: StudentT(INF), "df must be a number above 1, .* got inf"),
         ("range: scale", lambda: StudentT(scale=-1.0), "must be positive, got -1.0"),
-        ("type: unit", lambda: StudentT(unit="kg"), "must be positive, got 'kg'"),
     ),
     *of(
         "LogNormal",
@@ -355,11 +270,7 @@ LIKELIHOODS = [
     ),
     *of(
         "NegativeBinomial",
-        (
-            "type: zero_inflated",
-            lambda: NegativeBinomial("yes"),
-            "zero_inflated must be True or False, got str",
-        ),
+        ("type: zero_inflated", lambda: NegativeBinomial("yes"), "zero_inflated must be True or"),
         ("nan: loc", lambda: NegativeBinomial(loc=NAN), "must be finite, got nan"),
         (
             "range: broken count",
@@ -371,7 +282,6 @@ LIKELIHOODS = [
         "Multinomial",
         ("range: batches", lambda: Multinomial(num_batches=0), f"num_batches {COUNT}, got 0"),
         ("type: columns", lambda: Multinomial(num_columns=2.5), f"num_columns {COUNT}, got 2.5"),
-        ("huge: columns", lambda: Multinomial(num_columns=HUGE), f"num_columns {MANY}"),
         ("nan: total", lambda: Multinomial(total=NAN), "total must be a positive number, got nan"),
         (
             "missing: columns",
@@ -392,11 +302,6 @@ LIKELIHOODS = [
             "range: negative count",
             lambda: Multinomial().check(torch.tensor([[3.0, -2.0]])),
             "values such as -2, but Multinomial needs counts",
-        ),
-        (
-            "unknown: batch",
-            lambda: Multinomial(2, 1).check(torch.tensor([[3.0, 2.0]])),
-            "codes of batches, which are 0 to 1, but one is 2",
         ),
     ),
     *of(
@@ -452,7 +357,6 @@ LIKELIHOODS = [
         "Categorical",
         ("range: one", lambda: Categorical(1), "num_categories must be at least 2, got 1"),
         ("type: number", lambda: Categorical(2.0), f"num_categories {COUNT}, got 2.0"),
-        ("huge: number", lambda: Categorical(HUGE), f"num_categories {MANY}"),
         (
             "missing: number",
             lambda: MFCVAE((D,), {"z": StandardNormal(2)}, Categorical()),
@@ -468,22 +372,14 @@ LIKELIHOODS = [
         "Ordinal",
         ("range: one", lambda: Ordinal(1), "num_categories must be at least 2, got 1"),
         ("type: names", lambda: Ordinal(["low", "high"]), f"num_categories {COUNT}"),
-        (
-            "range: code",
-            lambda: Ordinal(3).check(torch.tensor([0.5])),
-            r"values such as 0.5, but Ordinal\(3\) needs the codes 0 to 2",
-        ),
+        ("range: code", lambda: Ordinal(3).check(torch.tensor([0.5])), r"values such as 0.5, but"),
     ),
     *of(
         "Columns",
         ("empty: columns", lambda: Columns({}), "columns is empty: give at least one"),
         ("type: columns", lambda: Columns([Normal()]), "columns must be likelihoods by name"),
         ("type: name", lambda: Columns({1: Normal()}), "names of columns must be strings"),
-        (
-            "type: likelihood",
-            lambda: Columns({"age": "normal"}),
-            "column 'age' needs a likelihood of single entries, .* got 'normal'",
-        ),
+        ("type: likelihood", lambda: Columns({"age": "normal"}), "column 'age' needs a likelihood"),
         (
             "misfit: likelihood",
             lambda: Columns({"age": Incomplete(Normal())}),
@@ -516,11 +412,7 @@ LIKELIHOODS = [
         "Bernoulli",
         ("range: threshold", lambda: Bernoulli(1.0), r"threshold must be within \[0, 1\), got 1.0"),
         ("nan: threshold", lambda: Bernoulli(NAN), r"threshold must be within \[0, 1\), got nan"),
-        (
-            "type: threshold",
-            lambda: Bernoulli("0.5"),
-            r"threshold must be within \[0, 1\), got '0.5'",
-        ),
+        ("type: threshold", lambda: Bernoulli("0.5"), r"threshold must be within \[0, 1\), got"),
     ),
     *of(
         "ContinuousBernoulli",
@@ -533,55 +425,27 @@ LIKELIHOODS = [
     *of(
         "HeteroscedasticNormal",
         ("range: bound", lambda: HeteroscedasticNormal(0), "must be a positive number, got 0"),
-        ("type: bound", lambda: HeteroscedasticNormal(None), "must be a positive number, got None"),
     ),
     *of(
         "Incomplete",
-        (
-            "type: no likelihood",
-            lambda: Incomplete(0.3),
-            "likelihood must be a likelihood, such as .* got float",
-        ),
+        ("type: no likelihood", lambda: Incomplete(0.3), "likelihood must be a likelihood, such"),
         ("misfit: twice", lambda: Incomplete(Incomplete(Normal(0.3))), "must be of single entries"),
-        ("misfit: counts", lambda: Incomplete(Multinomial()), "must be of single entries"),
         (
             "misfit: table",
             lambda: Incomplete(Columns({"age": Normal()})),
             "must be of single entries .* which takes missing entries itself",
         ),
-        (
-            "range: fill",
-            lambda: Incomplete(Bernoulli(), 2),
-            "fill must be a number that Bernoulli allows",
-        ),
-        (
-            "nan: fill",
-            lambda: Incomplete(Normal(0.3), NAN),
-            "fill must be a number that Normal allows, .* nan",
-        ),
+        ("range: fill", lambda: Incomplete(Bernoulli(), 2), "fill must be a number that Bernoulli"),
+        ("nan: fill", lambda: Incomplete(Normal(0.3), NAN), "fill must be a number that Normal"),
         (
             "nan: infinity in x",
             lambda: embed(Incomplete(Bernoulli()), holed(INF)),
             "1 values that are infinite",
         ),
-        (
-            "range: x",
-            lambda: embed(Incomplete(Bernoulli()), holed(2.0)),
-            "the Bernoulli likelihood needs",
-        ),
     ),
     *of(
         "DiscretizedLogistic",
-        (
-            "range: scale",
-            lambda: DiscretizedLogistic(-1),
-            "scale must be a positive number, got -1",
-        ),
-        (
-            "nan: scale",
-            lambda: DiscretizedLogistic(NAN),
-            "scale must be a positive number, got nan",
-        ),
+        ("range: scale", lambda: DiscretizedLogistic(-1), "scale must be a positive number, got"),
         ("misfit: x", lambda: embed(DiscretizedLogistic(), X), "not multiples of 1/255"),
     ),
     *of(
@@ -599,30 +463,13 @@ NETWORKS = [
     *of(
         "MLPLadder",
         ("range: width 0", lambda: MLPLadder((8, 0)), f"each of widths {COUNT}, got 0"),
-        ("huge: width", lambda: MLPLadder((8, HUGE)), f"each of widths {MANY}"),
         ("type: width", lambda: MLPLadder((8.5,)), f"each of widths {COUNT}, got 8.5"),
         ("unknown: activation", lambda: MLPLadder(activation="swish"), "activation must be one of"),
         ("unknown: merge", lambda: MLPLadder(merge="add"), "merge must be one of"),
-        (
-            "type: rungs",
-            lambda: MLPLadder((8, 9), rungs=1),
-            "rungs are levels of the ladder, .* got 1",
-        ),
-        (
-            "type: rungs 0.0",
-            lambda: MLPLadder((8, 9), rungs=[0.0]),
-            r"rungs are levels .* got \[0.0\]",
-        ),
-        (
-            "range: rungs",
-            lambda: MLPLadder((8, 9), rungs=[2]),
-            r"rungs are levels .* of 0 to 1 .* got \[2\]",
-        ),
-        (
-            "misfit: order",
-            lambda: MLPLadder((8, 9), rungs=[1, 0]),
-            r"from shallow to deep: .* got \[1, 0\]",
-        ),
+        ("range: layers", lambda: MLPLadder(layers_after_merge=-1), "an integer from 0 to 100"),
+        ("type: rungs", lambda: MLPLadder((8, 9), rungs=1), "rungs are levels of the ladder"),
+        ("range: rungs", lambda: MLPLadder((8, 9), rungs=[2]), r"rungs are levels .* of 0 to 1"),
+        ("misfit: order", lambda: MLPLadder((8, 9), rungs=[1, 0]), r"from shallow to deep: .* got"),
         (
             "misfit: facets",
             lambda: MFCVAE((D,), {"z": StandardNormal(2)}, network=MLPLadder((8, 9))),
@@ -631,6 +478,8 @@ NETWORKS = [
     ),
     *of(
         "Architecture.encoder",
+        ("misfit: no levels", lambda: MLP().encoder((6,), [4], [3]), "MLP has no levels that"),
+        ("misfit: no ladder", lambda: SharedMLP((4,)).encoder((6,), (4,), (3,)), "use a ladder"),
         (
             "misfit: components",
             lambda: MLPLadder((8, 9)).encoder((D,), (0, 4), (0, 3)),
@@ -641,41 +490,26 @@ NETWORKS = [
         "SharedMLP",
         ("empty: widths", lambda: SharedMLP(()), "widths must be a sequence of integers, such as"),
         ("unknown: init", lambda: SharedMLP(init="zeros"), "init must be one of"),
-        (
-            "type: activation",
-            lambda: SharedMLP(activation=torch.nn.ReLU),
-            "activation must be one of",
-        ),
+        ("type: activation", lambda: SharedMLP(activation=torch.nn.ReLU), "activation must be one"),
         ("misfit: no ladder", lambda: LadderGuide(facet()), r"MLPLadder\(rungs=\[1\]\) for one"),
     ),
     *of(
         "MLP",
-        ("range: dropout", lambda: MLP(dropout=1.0), r"must be within \[0, 1\), got 1.0"),
-        ("nan: dropout", lambda: MLP(dropout=NAN), r"must be within \[0, 1\), got nan"),
-        ("type: dropout", lambda: MLP(dropout="some"), r"must be within \[0, 1\), got 'some'"),
+        ("range: dropout", lambda: MLP(dropout=1.0), r"within \[0, 1\), got 1.0"),
+        ("nan: dropout", lambda: MLP(dropout=NAN), r"within \[0, 1\), got nan"),
+        ("type: dropout", lambda: MLP(dropout="some"), r"within \[0, 1\), got 'some'"),
         ("type: skip", lambda: MLP(skip="no"), "skip must be True or False, got str"),
     ),
     *of(
         "ConvLadder",
-        (
-            "type: widths",
-            lambda: ConvLadder(64),
-            "widths must be a sequence of integers, .* got 64",
-        ),
-        (
-            "type: text",
-            lambda: ConvLadder("64"),
-            "widths must be a sequence of integers, .* got '64'",
-        ),
+        ("type: widths", lambda: ConvLadder(64), "widths must be a sequence of integers, .* got"),
         ("shape: no images", lambda: VAE((D,), 2, network=ConvLadder((4,))), "needs? images"),
+        ("shape: odd", lambda: ConvLadder((4, 5)).encoder((1, 14, 16), (4, 4)), "divide by 4"),
+        ("shape: small", lambda: ConvLadder((4, 5, 6)).decoder((1, 8, 8), (2,) * 3), "leave 2 or"),
     ),
     *of(
         "ConvGrid",
-        (
-            "shape: no images",
-            lambda: Autoencoder((D,), 2),
-            "needs images .* divide by 4, got x_shape",
-        ),
+        ("shape: no images", lambda: Autoencoder((D,), 2), "needs images .* divide by 4, got"),
         (
             "misfit: facets",
             lambda: MFCVAE((1, 8, 8), {"z": StandardNormal(3)}, network=grid()),
@@ -690,34 +524,20 @@ NETWORKS = [
             "height and width divide by 4",
         ),
         ("range: hidden", lambda: ConvNet(hidden=0), f"hidden {COUNT}, got 0"),
-        (
-            "misfit: odd widths",
-            lambda: ConvNet((8, 16, 32)),
-            r"an even number of widths: \(8, 16, 32\)",
-        ),
     ),
     *of(
         "StridedConvNet",
         ("range: hidden", lambda: StridedConvNet(hidden=-1), f"hidden {COUNT}, got -1"),
-        ("huge: hidden", lambda: StridedConvNet(hidden=HUGE), f"hidden {MANY}"),
         ("shape: small", lambda: VAE((1, 8, 8), 2, network=StridedConvNet()), "divide by 16"),
     ),
     *of(
         "ResNet",
-        (
-            "misfit: one width",
-            lambda: ResNet((16,)),
-            "ResNet needs a first width and one for each block, got",
-        ),
+        ("misfit: one width", lambda: ResNet((16,)), "ResNet needs a first width and one for each"),
         ("shape: no images", lambda: VAE((D,), 2, network=ResNet((4, 5))), r"got x_shape=\(6,\)"),
     ),
     *of(
         "AutoregressiveFlow",
-        (
-            "range: num_layers",
-            lambda: AutoregressiveFlow(num_layers=0),
-            f"num_layers {COUNT}, got 0",
-        ),
+        ("range: num_layers", lambda: AutoregressiveFlow(num_layers=0), f"num_layers {COUNT}, got"),
         (
             "misfit: VAE",
             lambda: VaDEGuide(VAE((D,), D, network=AutoregressiveFlow((8,), num_layers=1))),
@@ -725,6 +545,10 @@ NETWORKS = [
         ),
     ),
 ]
+
+
+def decoded(**latents: Any) -> Any:
+    return guide().model.decode({"digit": Z, **latents})
 
 
 MODELS = [
@@ -740,25 +564,11 @@ MODELS = [
             lambda: MFCVAE((6,), {"a": ConditionalNormal(3, 3)}),
             "ConditionalNormal is the prior of ContinuousIVAE alone",
         ),
-        (
-            "empty: x_shape",
-            lambda: MFCVAE((), {"z": StandardNormal(2)}),
-            "x_shape is the shape of one sample",
-        ),
-        (
-            "range: x_shape",
-            lambda: MFCVAE((0,), {"z": StandardNormal(2)}),
-            r"shape of one sample, .* got \(0,\)",
-        ),
+        ("empty: x_shape", lambda: MFCVAE((), {"z": StandardNormal(2)}), "x_shape is the shape of"),
         (
             "type: x_shape",
             lambda: MFCVAE(784, {"z": StandardNormal(2)}),
             "shape of one sample, .* got 784",
-        ),
-        (
-            "type: x_shape 2.0",
-            lambda: MFCVAE((2.0,), {"z": StandardNormal(2)}),
-            r"one sample, .* got \(2.0,\)",
         ),
         (
             "huge: x_shape",
@@ -766,32 +576,15 @@ MODELS = [
             "integers from 1 to 100000000",
         ),
         ("empty: facets", lambda: MFCVAE((D,), {}), "facets is empty: give at least one"),
-        (
-            "type: facets",
-            lambda: MFCVAE((D,), [StandardNormal(2)]),
-            "facets are priors by name, such as",
-        ),
-        (
-            "range: name",
-            lambda: facet(name="my digit"),
-            "facet names must be valid Python names, got 'my digit'",
-        ),
+        ("type: facets", lambda: MFCVAE((D,), [StandardNormal(2)]), "facets are priors by name"),
+        ("range: name", lambda: facet(name="my digit"), "facet names must be valid Python names"),
         ("type: name", lambda: facet(name=1), "facet names must be valid Python names, got 1"),
         ("misfit: name", lambda: facet(name="keys"), "torch uses it itself"),
-        (
-            "type: prior",
-            lambda: facet(prior=(10, 5)),
-            "facet 'digit' needs a prior, such as GaussianMixture",
-        ),
+        ("type: prior", lambda: facet(prior=(10, 5)), "facet 'digit' needs a prior, such as"),
         (
             "misfit: one prior",
             lambda: MFCVAE((D,), dict.fromkeys("ab", StandardNormal(2))),
             "share a prior object",
-        ),
-        (
-            "type: likelihood",
-            lambda: MFCVAE((D,), {"z": StandardNormal(2)}, "normal"),
-            r"likelihood must be a likelihood, such as Bernoulli\(\) or Normal\(0.3\), got str",
         ),
         (
             "type: a class",
@@ -819,31 +612,10 @@ MODELS = [
     ),
     *of(
         "FacetModel.decode",
-        (
-            "missing: facet",
-            lambda: guide().model.decode({"digit": torch.zeros(1, 2)}),
-            r"each of the facets \['style', 'digit'\], got \['digit'\]",
-        ),
-        (
-            "type: z",
-            lambda: guide().model.decode(torch.zeros(1, 4)),
-            "each of the facets .* got Tensor",
-        ),
-        (
-            "shape: z",
-            lambda: guide().model.decode({"digit": Z, "style": Z[:, :1]}),
-            r"facet 'style' has shape \[8, 1\], but \[..., 2\] is needed",
-        ),
-        (
-            "type: text",
-            lambda: guide().model.decode({"digit": Z, "style": "a"}),
-            "must hold numbers",
-        ),
-        (
-            "missing: label",
-            lambda: cvae().model.decode({"z": Z}),
-            "CVAE.decode needs label= beside",
-        ),
+        ("missing: facet", lambda: decoded(), r"each of the facets \['style', 'digit'\], got"),
+        ("shape: z", lambda: decoded(style=Z[:, :1]), r"facet 'style' has shape \[8, 1\], not"),
+        ("type: text", lambda: decoded(style="a"), "must hold numbers"),
+        ("missing: label", lambda: cvae().model.decode({"z": Z}), "CVAE.decode needs label="),
         (
             "range: label",
             lambda: cvae().model.decode({"z": Z}, label=torch.full((8,), 3)),
@@ -852,11 +624,7 @@ MODELS = [
     ),
     *of(
         "FacetModel.prior",
-        (
-            "unknown: facet",
-            lambda: guide().model.prior("hue"),
-            r"this model has \['style', 'digit'\]",
-        ),
+        ("unknown: facet", lambda: guide().model.prior("hue"), r"this model has \['style'"),
     ),
     *of(
         "FacetModel.generate",
@@ -865,27 +633,21 @@ MODELS = [
             lambda: guide().model.generate(1, "colour", 0),
             "unknown facet 'colour'",
         ),
-        (
-            "type: facet",
-            lambda: guide().model.generate(1, ["digit"], 0),
-            r"unknown facet \['digit'\]",
-        ),
         ("range: cluster", lambda: guide().model.generate(1, "digit", 4), "clusters 0 to 3, got 4"),
         ("type: cluster", lambda: guide().model.generate(1, "digit", "2"), "0 to 3, got '2'"),
-        ("type: 1.5", lambda: guide().model.generate(1, "digit", 1.5), "0 to 3, got 1.5"),
         (
             "missing: cluster",
             lambda: guide().model.generate(1, facet="digit"),
             "or neither; got facet=",
         ),
         ("range: n", lambda: guide().model.generate(0), f"n {COUNT}, got 0"),
-        ("huge: n", lambda: guide().model.generate(HUGE), f"n {MANY}"),
         (
             "nan: temperature",
             lambda: guide().model.generate(1, temperature=NAN),
             "least 0, got nan",
         ),
         ("unknown: given", lambda: guide().model.generate(1, label=[1]), r"got \['label'\]"),
+        ("misfit: label", lambda: nvae().model.generate(1, "class", 0, label=[2]), "both choose"),
     ),
     *of(
         "VaDE",
@@ -893,80 +655,27 @@ MODELS = [
     ),
     *of(
         "VLAC",
-        (
-            "range: K 0",
-            lambda: VLAC((D,), [0, 2], [1, 1]),
-            f"each of num_components {COUNT}, got 0",
-        ),
-        (
-            "shape: layers",
-            lambda: VLAC((D,), [2, 3], [1]),
-            r"must be equally many, got \(2, 3\) and \(1,\)",
-        ),
-        (
-            "type: numbers",
-            lambda: VLAC((D,), 3, 2),
-            r"must be a sequence .* such as \(1, 5, 50, 1\), got 3",
-        ),
-        ("huge: dims", lambda: VLAC((D,), [2], [HUGE]), f"each of dims {MANY}"),
+        ("shape: layers", lambda: VLAC((D,), [2, 3], [1]), r"must be equally many, got \(2, 3\)"),
+        ("type: numbers", lambda: VLAC((D,), 3, 2), r"must be a sequence .* such as \(1, 5, 50"),
     ),
     *of(
         "VLAE",
         ("type: dims", lambda: VLAE((D,), 3), "dims must be a sequence of integers, .* got 3"),
-        (
-            "empty: dims",
-            lambda: VLAE((D,), []),
-            r"dims must be a sequence of integers, .* got \[\]",
-        ),
     ),
-    *of(
-        "GMDGM",
-        ("range: dim", lambda: GMDGM((D,), 3, 0), f"each of dims {COUNT}, got 0"),
-        ("nan: scale", lambda: GMDGM((D,), 3, 2, scale=NAN), r"1e\+10\], got nan"),
-    ),
-    *of(
-        "VAE",
-        ("range: dim", lambda: VAE((D,), 0), f"each of dims {COUNT}, got 0"),
-        ("type: x_shape", lambda: VAE("784", 2), "shape of one sample, .* got '784'"),
-    ),
-    *of(
-        "IVAE",
-        ("range: num_labels", lambda: IVAE((D,), 0, 2), f"num_labels {COUNT}, got 0"),
-        ("huge: num_labels", lambda: IVAE((D,), HUGE, 2), f"num_labels {MANY}"),
-        (
-            "range: name",
-            lambda: IVAE((D,), 3, 2, name="a b"),
-            "facet names must be valid Python names, got 'a b'",
-        ),
-    ),
+    *of("GMDGM", ("range: dim", lambda: GMDGM((D,), 3, 0), f"each of dims {COUNT}, got 0")),
+    *of("VAE", ("range: dim", lambda: VAE((D,), 0), f"each of dims {COUNT}, got 0")),
+    *of("IVAE", ("range: num_labels", lambda: IVAE((D,), 0, 2), f"num_labels {COUNT}, got 0")),
     *of(
         "ContinuousIVAE",
         ("range: label_dim", lambda: ContinuousIVAE((D,), 0, 2), f"label_dim {COUNT}, got 0"),
         ("type: dim", lambda: ContinuousIVAE((D,), 3, None), f"dim {COUNT}, got None"),
     ),
-    *of(
-        "CVAE",
-        ("range: num_classes", lambda: CVAE((D,), -1, 2), f"num_classes {COUNT}, got -1"),
-        (
-            "type: network",
-            lambda: CVAE((D,), 3, 2, network="mlp"),
-            "network must be an architecture, .* got str",
-        ),
-    ),
+    *of("CVAE", ("range: num_classes", lambda: CVAE((D,), -1, 2), f"num_classes {COUNT}, got -1")),
     *of(
         "NVAE",
         ("range: shared_dim", lambda: NVAE((D,), 3, 2, 0), f"shared_dim {COUNT}, got 0"),
-        (
-            "range: alpha",
-            lambda: NVAE((D,), 3, 2, 2, concentration=0),
-            "concentration must be positive, .* got 0",
-        ),
-        (
-            "type: alpha",
-            lambda: NVAE((D,), 3, 2, 2, concentration="1"),
-            "concentration must be positive, .* got '1'",
-        ),
-        ("huge: num_classes", lambda: NVAE((D,), HUGE, 2, 2), f"num_classes {MANY}"),
+        ("range: alpha", lambda: NVAE((D,), 3, 2, 2, concentration=0), "concentration must be"),
+        ("type: alpha", lambda: NVAE((D,), 3, 2, 2, concentration="1"), "concentration must be"),
     ),
     *of(
         "MLVAE",
@@ -975,6 +684,7 @@ MODELS = [
     ),
     *of(
         "VQVAE",
+        ("misfit: guide", lambda: VaDEGuide(codes().model), "draws no codes, as VQVAE needs them"),
         ("range: num_codes", lambda: VQVAE((1, 8, 8), 0, 3), f"num_codes {COUNT}, got 0"),
         ("type: x_shape", lambda: VQVAE(64, 5, 3), "shape of one sample, .* got 64"),
         (
@@ -986,15 +696,10 @@ MODELS = [
     *of(
         "Autoencoder",
         ("type: code_dim", lambda: Autoencoder((1, 8, 8), "3"), f"code_dim {COUNT}, got '3'"),
-        ("range: code_dim", lambda: Autoencoder((1, 8, 8), 0), f"code_dim {COUNT}, got 0"),
     ),
     *of(
         "GMMFlow",
-        (
-            "type: prior",
-            lambda: GMMFlow((D,), StandardNormal(D)),
-            "prior must be a mixture, such as",
-        ),
+        ("type: prior", lambda: GMMFlow((D,), StandardNormal(D)), "prior must be a mixture, such"),
         (
             "misfit: VampPrior",
             lambda: GMMFlow((D,), VampPrior(2, D, (D,))),
@@ -1005,10 +710,6 @@ MODELS = [
             lambda: GMMFlow((D,), GaussianMixture(2, D), MLP()),
             "AutoregressiveFlow.*, got MLP",
         ),
-        (
-            "shape: dims",
-            lambda: GMMFlow((D,), GaussianMixture(2, 5)),
-            "its latents have 5, but x .* has 6",
-        ),
+        ("shape: dims", lambda: GMMFlow((D,), GaussianMixture(2, 5)), "its latents have 5, but x"),
     ),
 ]

@@ -52,11 +52,8 @@ def calibrated(**options: Any) -> Callable[[], Any]:
 PROGRAMS: dict[str, list[tuple[str, Callable[[], Any], str]]] = {
     "assert_elbo_unbiased": [
         ("type: elbo class", of_elbo(Trace_ELBO), "the ELBO must be an instance such as"),
-        ("type: elbo", of_elbo("Trace_ELBO"), "the ELBO must be an instance such as .* got 'Trace"),
         ("type: reference", tested(reference=-3.0), "reference must be an ELBO, or a function"),
         ("range: bias", tested(bias=0.0), "bias must be a positive number, got 0.0"),
-        ("nan: bias", tested(bias=float("nan")), "bias must be a positive number, got nan"),
-        ("range: gradient_bias", tested(gradient_bias=-1), "gradient_bias must be a positive"),
         ("range: level", tested(level=1), r"level must be within \(0, 1\), got 1"),
         ("range: power", tested(power=0.0), r"power must be within \(0, 1\), got 0.0"),
         ("range: max_draws", tested(max_draws=0), "max_draws must be an integer of at least 1"),
@@ -66,14 +63,12 @@ PROGRAMS: dict[str, list[tuple[str, Callable[[], Any], str]]] = {
     "exact_elbo": [
         ("type: model", lambda: exact_elbo(None, guide, X), "the model must be a function or"),
         ("type: guide class", lambda: exact_elbo(model, dict, X), "the guide must be a function"),
-        ("range: points", lambda: exact_elbo(model, guide, X, points=0), "points must be an integ"),
         ("huge: points", lambda: exact_elbo(model, guide, X, points=10**5), "the grid has 100,000"),
         ("misfit: site", lambda: exact_elbo(model, waiting, X), "site 'z' of the guide is Expon"),
     ],
     "calibration": [
         ("range: simulations", calibrated(num_simulations=0), "num_simulations must be an integer"),
         ("misfit: bins", calibrated(bins=7), "num_draws \\+ 1 must be a multiple of bins"),
-        ("range: bins", calibrated(bins=0), "bins must be an integer of at least 1, got 0"),
         ("range: level", calibrated(level=2), r"level must be within \(0, 1\), got 2"),
         ("misfit: level", calibrated(level=0.5, power=0.5), "level must be below power, got 0.5"),
         ("type: seed", calibrated(seed="0"), "seed must be an integer from 0 to"),
@@ -88,6 +83,6 @@ PROGRAMS: dict[str, list[tuple[str, Callable[[], Any], str]]] = {
         ),
     ],
     "gradient_moments": [
-        ("misfit: program", lambda: gradient_moments((model,), X, 3), "got a tuple of 1"),
+        ("misfit: program", lambda: gradient_moments((model,), X, 3), "got a tuple of 1")
     ],
 }

@@ -264,13 +264,11 @@ DATA: list[tuple[str, Any, str]] = [
     ),
     ("empty: no rows", np.zeros((0, D)), r"x is empty \(shape \[0, 6\]\)"),
     ("nan: NaN", holed(NAN), r"1 values that are NaN or infinite, the first at index \[3, 2\]"),
-    ("nan: infinity", holed(INF), r"NaN or infinite"),
     (
         "range: above 1",
         holed(1.5),
         r"values in \[0.5, 1.5\], but the Bernoulli likelihood needs \[0.0, 1.0\]",
     ),
-    ("range: below 0", holed(-0.1), r"values in \[-0.1, 0.5\]"),
     ("range: 8 bits as int64", np.full((5, D), 200, dtype=np.int64), r"give 8-bit images as uint8"),
     ("huge: 1e30", holed(1e30), r"values in \[0.5, 1e\+30\], but the Bernoulli"),
 ]

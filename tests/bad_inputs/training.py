@@ -49,20 +49,14 @@ from inference import (
     standard_normal_priors,
     warm_start,
 )
-from inference.callbacks import (
-    Draw,
-    Evaluate,
-    FitMixtures,
-    JSONLines,
-    ReduceOnPlateau,
-    StopEarly,
-)
+from inference.callbacks import Draw, Evaluate, FitMixtures, JSONLines, ReduceOnPlateau, StopEarly
 from inference.evaluation.identifiability import (
     KeepIdentifiable,
     coinciding_components,
     condition_number,
     identifiability_matrix,
     natural_parameters,
+    perturb_components,
 )
 from ppl_models import (
     MFCVAE,
@@ -79,10 +73,8 @@ from tests.bad_inputs.models import mixture, neighborly
 from tests.bad_inputs.shared import (
     COUNT,
     DATA,
-    HUGE,
     INF,
     LABEL,
-    MANY,
     NAN,
     TENSOR,
     Row,
@@ -105,73 +97,32 @@ SCHEDULES = [
     *of(
         "Constant",
         ("nan: weight", lambda: Constant(NAN), "weight must be a number of at least 0, got nan"),
-        (
-            "range: weight",
-            lambda: Constant(-1.0),
-            "weight must be a number of at least 0, got -1.0",
-        ),
-        (
-            "type: weight",
-            lambda: Constant({"z_digit": "2"}),
-            "weight must be a number of at least 0, got '2'",
-        ),
-        (
-            "unknown: site",
-            lambda: fit(schedule=Constant({"z_hue": 2})),
-            "there is no site 'z_hue' with a weight",
-        ),
+        ("type: weight", lambda: Constant({"z_digit": "2"}), "weight must be a number of at least"),
+        ("unknown: site", lambda: fit(schedule=Constant({"z_hue": 2})), "there is no site 'z_hue'"),
     ),
     *of(
         "WarmUp",
         ("range: steps", lambda: WarmUp(0), f"steps {COUNT}, got 0"),
-        ("type: steps", lambda: WarmUp(10.0), f"steps {COUNT}, got 10.0"),
-        (
-            "misfit: run",
-            lambda: fit(schedule=WarmUp(9)),
-            "warm-up would end at step 9, but the run has 8 steps",
-        ),
-        (
-            "huge: steps",
-            lambda: fit(schedule=WarmUp(HUGE)),
-            f"would end at step {HUGE}, but the run has 8 steps",
-        ),
+        ("misfit: run", lambda: fit(schedule=WarmUp(9)), "warm-up would end at step 9, but the"),
     ),
     *of(
         "CoolDown",
         ("range: start", lambda: CoolDown(0.5, 3), "start must be a number of at least 1, got 0.5"),
         ("huge: start", lambda: CoolDown(INF, 3), "start must be a number of at least 1, got inf"),
-        (
-            "misfit: run",
-            lambda: fit(schedule=CoolDown(2, 9)),
-            "cooling would end at step 9, but the run has 8",
-        ),
+        ("misfit: run", lambda: fit(schedule=CoolDown(2, 9)), "cooling would end at step 9, but"),
     ),
     *of(
         "ProgressiveFadeIn",
         ("range: phase", lambda: ProgressiveFadeIn((0, 5)), f"each phase of epochs {COUNT}, got 0"),
-        (
-            "type: epochs",
-            lambda: ProgressiveFadeIn(201),
-            "must hold the length of each phase, .* got 201",
-        ),
-        (
-            "empty: epochs",
-            lambda: ProgressiveFadeIn(()),
-            r"must hold the length of each phase, .* got \(\)",
-        ),
+        ("type: epochs", lambda: ProgressiveFadeIn(201), "must hold the length of each phase"),
         ("range: fade", lambda: ProgressiveFadeIn((5, 5), 0), f"fade_steps {COUNT}, got 0"),
         ("range: waiting", lambda: ProgressiveFadeIn((5,), 9, 2), r"within \[0, 1\], got 2"),
-        ("type: waiting", lambda: ProgressiveFadeIn((5,), 9, "0"), r"within \[0, 1\], got '0'"),
         (
             "misfit: phase",
             lambda: fit(schedule=ProgressiveFadeIn((2, 2), 1000)),
             "a facet's fade-in would end at step 1000, but its phase has 4 steps",
         ),
-        (
-            "misfit: run",
-            lambda: fit(schedule=ProgressiveFadeIn((2, 3), 5)),
-            "the last phase would end at step 10, but the run has 8 steps",
-        ),
+        ("misfit: run", lambda: fit(schedule=ProgressiveFadeIn((2, 3), 5)), "the last phase would"),
         (
             "shape: phases",
             lambda: fit(schedule=ProgressiveFadeIn((4,), 2)),
@@ -185,17 +136,9 @@ OBJECTIVES = [
     *of(
         "Loss",
         ("type: model", lambda: Loss(guide(), guide()), "model must be a model, .* got VaDEGuide"),
-        (
-            "type: guide",
-            lambda: Loss(guide().model, VaDEGuide),
-            "guide must be a guide, .* got the class VaDEGuide",
-        ),
+        ("type: guide", lambda: Loss(guide().model, VaDEGuide), "guide must be a guide, .* got"),
         ("misfit: guide", lambda: Loss(facet(), guide()), "the guide was built for another model"),
-        (
-            "type: objective",
-            lambda: Loss(guide().model, guide(), "elbo"),
-            "must be an instance of an ELBO .* got 'elbo'",
-        ),
+        ("type: objective", lambda: Loss(guide().model, guide(), "elbo"), "must be an instance of"),
         (
             "misfit: plates",
             lambda: Loss(*drawn_twice(), GuideEnum_ELBO(max_plate_nesting=1)),
@@ -208,11 +151,6 @@ OBJECTIVES = [
             "range: plates",
             lambda: GuideEnum_ELBO(max_plate_nesting=0),
             f"max_plate_nesting {COUNT}, got 0",
-        ),
-        (
-            "type: plates",
-            lambda: GuideEnum_ELBO(max_plate_nesting="1"),
-            f"max_plate_nesting {COUNT}",
         ),
     ),
     *of(
@@ -243,7 +181,6 @@ OBJECTIVES = [
             lambda: Loss(guide().model, guide(), ScoreFunction_ELBO(max_plate_nesting=1)),
             "which ScoreFunction_ELBO would score wrongly",
         ),
-        ("nan: plates", lambda: ScoreFunction_ELBO(max_plate_nesting=NAN), "max_plate_nesting"),
     ),
     *of(
         "Conditioned_ELBO",
@@ -259,7 +196,6 @@ OBJECTIVES = [
     *of(
         "ImportanceWeighted_ELBO",
         ("range: draws", lambda: ImportanceWeighted_ELBO(0), f"num_draws {COUNT}, got 0"),
-        ("huge: draws", lambda: ImportanceWeighted_ELBO(HUGE), f"num_draws {MANY}"),
     ),
 ]
 
@@ -278,79 +214,23 @@ RUNS = [
             lambda: run_with(optimizer=torch.optim.LBFGS),
             "LBFGS computes the loss several times a step, which the runner does not",
         ),
-        (
-            "misfit: two precisions",
-            lambda: two_precisions().fit(X, 1),
-            "parameters must be of one precision, but .* is torch.float32: call guide.float",
-        ),
+        ("misfit: two precisions", lambda: two_precisions().fit(X, 1), "parameters must be of one"),
         ("range: lr", lambda: run_with(lr=0.0), "lr must be a positive number, got 0.0"),
-        ("nan: lr", lambda: run_with(lr=NAN), "lr must be a positive number, got nan"),
-        ("huge: lr", lambda: run_with(lr=INF), "lr must be a positive number, got inf"),
         ("type: lr", lambda: run_with(lr="a"), "lr must be a positive number, got 'a'"),
-        ("type: lr True", lambda: run_with(lr=True), "lr must be a positive number, got True"),
-        (
-            "type: seed",
-            lambda: run_with(seed=1.5),
-            "seed must be an integer from 0 to 4294967295, got 1.5",
-        ),
-        (
-            "type: seed text",
-            lambda: run_with(seed="1"),
-            "seed must be an integer from 0 to 4294967295, got '1'",
-        ),
-        (
-            "range: seed",
-            lambda: run_with(seed=-1),
-            "seed must be an integer from 0 to 4294967295, got -1",
-        ),
-        (
-            "huge: seed",
-            lambda: run_with(seed=10**30),
-            "seed must be an integer from 0 to 4294967295, got 10000",
-        ),
-        (
-            "unknown: device",
-            lambda: run_with(device="gpu"),
-            "device must be a name such as 'cpu' or 'cuda', got 'gpu'",
-        ),
-        (
-            "type: device",
-            lambda: run_with(device=1.5),
-            "device must be a name such as 'cpu' or 'cuda', got 1.5",
-        ),
-        (
-            "missing: device",
-            lambda: run_with(device="cuda:99"),
-            "device 'cuda:99' cannot be used here: ",
-        ),
+        ("type: seed", lambda: run_with(seed=1.5), "seed must be an integer from 0 to 4294967295"),
+        ("range: seed", lambda: run_with(seed=-1), "seed must be an integer from 0 to 4294967295"),
+        ("unknown: device", lambda: run_with(device="gpu"), "device must be a name such as 'cpu'"),
+        ("missing: device", lambda: run_with(device="cuda:99"), "device 'cuda:99' cannot be used"),
         ("misfit: device", lambda: run_with(device="meta"), "device 'meta' cannot be used here: "),
-        (
-            "type: schedule",
-            lambda: run_with(schedule="warm"),
-            r"schedule must be such as WarmUp\(1000\), got str",
-        ),
+        ("type: schedule", lambda: run_with(schedule="warm"), r"schedule must be such as"),
         ("type: schedule class", lambda: run_with(schedule=WarmUp), "got the class WarmUp itself"),
-        (
-            "type: guard",
-            lambda: run_with(guard="skip"),
-            r"must be a Guard, such as Guard\('skip'\), got str",
-        ),
+        ("type: guard", lambda: run_with(guard="skip"), r"must be a Guard, such as"),
         (
             "unknown: precision",
             lambda: SVIRunner(guide().model, guide(), precision="fp8"),
             "precision must be one",
         ),
-        (
-            "type: guide",
-            lambda: SVIRunner(guide().model, None),
-            "guide must be a guide, .* got NoneType",
-        ),
-        ("type: model", lambda: SVIRunner(None, guide()), "model must be a model, .* got NoneType"),
-        (
-            "misfit: model",
-            lambda: SVIRunner(facet(), guide()),
-            "the guide was built for another model",
-        ),
+        ("misfit: model", lambda: SVIRunner(facet(), guide()), "the guide was built for another"),
         (
             "type: objective",
             lambda: SVIRunner(guide().model, guide(), GuideEnum_ELBO),
@@ -361,94 +241,27 @@ RUNS = [
         "SVIRunner.fit",
         ("missing: label", lambda: fit(ivae), "IVAE needs label= besides x"),
         ("unknown: option", lambda: fit(epoch=3), "got epoch: is that a misspelt option"),
-        (
-            "shape: group",
-            lambda: fit(mlvae, group=[0, 1]),
-            r"group has shape \[2\], but there are 5 samples",
-        ),
+        ("shape: group", lambda: fit(mlvae, group=[0, 1]), r"group has shape \[2\], but there are"),
         ("type: epochs", lambda: fit(epochs=None), f"epochs {COUNT}, got None"),
-        ("huge: batch", lambda: fit(batch_size=HUGE), f"batch_size {MANY}"),
-        (
-            "type: data set",
-            lambda: fit(x=TensorDataset(TENSOR)),
-            r"give a DataLoader of it, such as DataLoader\(x, 512",
-        ),
-        (
-            "empty: loader",
-            lambda: loaded([]),
-            "the DataLoader gives no batch: is its data set empty",
-        ),
+        ("type: data set", lambda: fit(x=TensorDataset(TENSOR)), r"give a DataLoader of it, such"),
+        ("empty: loader", lambda: loaded([]), "the DataLoader gives no batch: is its data set"),
         (
             "missing: batch",
             lambda: loaded(X, collate_fn=lambda rows: None),
             "batches have no x, only .*: name it 'x'",
         ),
-        (
-            "empty: batch",
-            lambda: loaded(X, collate_fn=lambda rows: ()),
-            "batches have no x, only .*: name it 'x'",
-        ),
-        (
-            "missing: batches",
-            lambda: loaded(X, batch_sampler=Unkept()),
-            "gave 0 batches in a pass, but its length is 3",
-        ),
+        ("missing: batches", lambda: loaded(X, batch_sampler=Unkept()), "gave 0 batches in a pass"),
         (
             "missing: x of a loader",
             lambda: loaded([{1: x} for x in TENSOR]),
             r"batches have no x, only \['1'\]",
         ),
-        (
-            "nan: x of a loader",
-            lambda: loaded(holed(NAN)),
-            "x holds 1 values that are NaN or infinite",
-        ),
-        ("misfit: loader", lambda: loaded(X, of=ivae), "IVAE needs label= besides x"),
-        (
-            "type: callbacks",
-            lambda: fit(callbacks=["a"]),
-            "each callback must be a function of .*, got 'a'",
-        ),
-        (
-            "type: callback class",
-            lambda: fit(callbacks=[StopEarly]),
-            "each callback must be a function of .* got <class",
-        ),
-        (
-            "type: one callback",
-            lambda: fit(callbacks=print),
-            r"be a sequence, such as \[callback\], got <built-in",
-        ),
-        (
-            "type: no callbacks",
-            lambda: fit(callbacks=None),
-            r"callbacks must be a sequence, .* got None",
-        ),
-        (
-            "type: batches",
-            lambda: fit(batches="rows"),
-            r"batches must be such as Groups\(\), got str",
-        ),
-        (
-            "type: batches class",
-            lambda: fit(batches=Rows),
-            "batches must be such as .* got the class Rows itself",
-        ),
-        (
-            "type: checkpoints",
-            lambda: fit(checkpoints="new"),
-            r"such as Checkpoints\('folder'\), got str",
-        ),
-        (
-            "type: fabric",
-            lambda: fit(fabric="x"),
-            "fabric must be a Lightning Fabric, .* got 'x'",
-        ),
-        (
-            "nan: parameters",
-            lambda: fit(spoilt),
-            r"not finite before the first step: .* is not finite\)",
-        ),
+        ("type: callbacks", lambda: fit(callbacks=["a"]), "each callback must be a function of"),
+        ("type: one callback", lambda: fit(callbacks=print), r"be a sequence, such as"),
+        ("type: batches", lambda: fit(batches="rows"), r"batches must be such as Groups\(\), got"),
+        ("type: checkpoints", lambda: fit(checkpoints="new"), r"such as Checkpoints\('folder'\)"),
+        ("type: fabric", lambda: fit(fabric="x"), "fabric must be a Lightning Fabric, .* got 'x'"),
+        ("nan: parameters", lambda: fit(spoilt), r"not finite before the first step: .* is not"),
     ),
     *of(
         "Rows",
@@ -462,7 +275,6 @@ RUNS = [
         "Groups",
         ("missing: group", lambda: fit(batches=Groups()), "none were given: leave batches= out"),
         ("range: members", lambda: Groups(0), f"max_members {COUNT}, got 0"),
-        ("type: members", lambda: Groups(2.5), f"max_members {COUNT}, got 2.5"),
         (
             "misfit: tables",
             lambda: fit(tables, group=[0, 0, 1, 1, 1], batches=Groups(2)),
@@ -471,19 +283,9 @@ RUNS = [
     ),
     *of(
         "Guard",
-        (
-            "unknown: action",
-            lambda: Guard("stopp"),
-            r"action must be one of \('stop', 'skip', 'halve'\), got 'stopp'",
-        ),
+        ("unknown: action", lambda: Guard("stopp"), r"action must be one of \('stop', 'skip'"),
         ("range: norm", lambda: Guard(max_norm=-1), "max_norm must be a positive number, got -1"),
-        ("nan: norm", lambda: Guard(max_norm=NAN), "max_norm must be a positive number, got nan"),
         ("type: norm", lambda: Guard(max_norm="1"), "max_norm must be a positive number, got '1'"),
-        (
-            "type: norm True",
-            lambda: Guard(max_norm=True),
-            "max_norm must be a positive number, got True",
-        ),
     ),
     *of(
         "Evaluate",
@@ -493,16 +295,11 @@ RUNS = [
             lambda: Evaluate(lambda runner: None)(runner(), {"epoch": 1}),
             "what measure returns must be numbers by name, got NoneType",
         ),
-        (
-            "type: measure",
-            lambda: Evaluate("acc"),
-            "measure must be a function that is called .* got 'acc'",
-        ),
+        ("type: measure", lambda: Evaluate("acc"), "measure must be a function that is called"),
     ),
     *of(
         "FitMixtures",
         ("range: epoch", lambda: FitMixtures(X, 0), f"epoch {COUNT}, got 0"),
-        ("range: restarts", lambda: FitMixtures(X, 1, restarts=0), f"restarts {COUNT}, got 0"),
         (
             "unknown: facet",
             lambda: fit(callbacks=[FitMixtures(X, 9, ["hue"])]),
@@ -513,11 +310,7 @@ RUNS = [
             lambda: fit(callbacks=[FitMixtures(X[:2], 9)]),
             "2 rows are too few to fit the 3 comp",
         ),
-        (
-            "nan: x",
-            lambda: fit(callbacks=[FitMixtures(holed(NAN), 9)]),
-            "1 values that are NaN or infinite",
-        ),
+        ("nan: x", lambda: fit(callbacks=[FitMixtures(holed(NAN), 9)]), "1 values that are NaN or"),
     ),
     Row(
         "JSONLines",
@@ -542,27 +335,13 @@ RUNS = [
     ),
     *of(
         "Draw",
-        (
-            "type: draw",
-            lambda: Draw("new", "figure", 1),
-            "draw must be a function that is called .* got 'figure'",
-        ),
-        ("range: every", lambda: Draw("new", print, 0), f"every {COUNT}, got 0"),
+        ("type: draw", lambda: Draw("new", "figure", 1), "draw must be a function that is called"),
     ),
     *of(
         "StopEarly",
-        (
-            "type: measure",
-            lambda: StopEarly(3),
-            "measure must be a name in the record, such as 'elbo', got int",
-        ),
+        ("type: measure", lambda: StopEarly(3), "measure must be a name in the record, such as"),
         ("range: patience", lambda: StopEarly(patience=0), f"patience {COUNT}, got 0"),
-        ("nan: threshold", lambda: StopEarly(threshold=NAN), "threshold must be a number, got nan"),
-        (
-            "type: threshold",
-            lambda: StopEarly(threshold="a"),
-            "threshold must be a number, got 'a'",
-        ),
+        ("type: threshold", lambda: StopEarly(threshold="a"), "threshold must be a number, got"),
     ),
     Row(
         "TensorBoard",
@@ -573,19 +352,9 @@ RUNS = [
     *of(
         "ReduceOnPlateau",
         ("range: factor", lambda: ReduceOnPlateau(2), r"factor must be within \(0, 1\), got 2"),
-        ("nan: factor", lambda: ReduceOnPlateau(NAN), r"factor must be within \(0, 1\), got nan"),
         ("type: factor", lambda: ReduceOnPlateau("a"), r"factor must be within \(0, 1\), got 'a'"),
         ("range: patience", lambda: ReduceOnPlateau(patience=0), f"patience {COUNT}, got 0"),
-        (
-            "nan: threshold",
-            lambda: ReduceOnPlateau(threshold=NAN),
-            "threshold must be a number, got nan",
-        ),
-        (
-            "type: threshold",
-            lambda: ReduceOnPlateau(threshold="a"),
-            "threshold must be a number, got 'a'",
-        ),
+        ("type: threshold", lambda: ReduceOnPlateau(threshold="a"), "threshold must be a number"),
     ),
     *of(
         "KeepIdentifiable",
@@ -594,69 +363,45 @@ RUNS = [
     ),
     *of(
         "natural_parameters",
-        (
-            "misfit: full",
-            lambda: natural_parameters(GaussianMixture(3, 2, "full")),
-            "got covariance='full'",
-        ),
+        ("misfit: full", lambda: natural_parameters(full_mixture()), "got covariance='full'"),
     ),
     *of(
         "condition_number",
-        (
-            "type: prior",
-            lambda: condition_number(StandardNormal(2)),
-            "a GaussianMixture, .* got Standard",
-        ),
+        ("type: prior", lambda: condition_number(StandardNormal(2)), "a GaussianMixture, .* got"),
     ),
     *of(
         "identifiability_matrix",
+        ("type: prior", lambda: identifiability_matrix(guide()), "GaussianMixture, .* got"),
+    ),
+    *of(
+        "perturb_components",
         (
-            "type: prior",
-            lambda: identifiability_matrix(guide()),
-            "GaussianMixture, .* got VaDEGuide",
+            "misfit: full",
+            lambda: perturb_components(full_mixture(), [0], 0.1, 0),
+            "got covariance=",
         ),
     ),
     *of(
         "coinciding_components",
         ("nan: tolerance", lambda: coinciding_components(mixture(), NAN), "tolerance .* got nan"),
-        (
-            "misfit: covariance",
-            lambda: coinciding_components(GaussianMixture(3, 2, covariance="full")),
-            "got covariance='full': give one with covariance='diag'",
-        ),
+        ("misfit: full", lambda: coinciding_components(full_mixture()), "got covariance='full'"),
     ),
     *of(
         "fit_together",
-        (
-            "empty: runners",
-            lambda: fit_together([], X, 1),
-            "there are no runners to train together",
-        ),
-        (
-            "type: guides",
-            lambda: fit_together([guide()], X, 1),
-            "each of runners must be an SVIRunner, got VaDEGuide",
-        ),
+        ("empty: runners", lambda: fit_together([], X, 1), "there are no runners to train"),
+        ("type: guides", lambda: fit_together([guide()], X, 1), "each of runners must be an"),
         (
             "type: loader",
             lambda: fit_together([runner()], DataLoader(TENSOR), 1),
             "take arrays, not a DataLoader: train",
         ),
-        (
-            "type: one runner",
-            lambda: fit_together(runner(), X, 1),
-            r"such as \[runner\], got SVIRunner",
-        ),
+        ("type: one runner", lambda: fit_together(runner(), X, 1), r"such as \[runner\], got"),
         (
             "type: no callbacks",
             lambda: fit_together([runner()], X, 1, callbacks=lambda runner: None),
             "callbacks must be a sequence, .* got None",
         ),
-        (
-            "misfit: one guide",
-            lambda: fit_together([runner()] * 2, X, 1),
-            "two runners hold the same param",
-        ),
+        ("misfit: one guide", lambda: fit_together([runner()] * 2, X, 1), "two runners hold the"),
         (
             "misfit: kinds",
             lambda: fit_together([runner(), alone()], X, 1),
@@ -672,20 +417,11 @@ RUNS = [
             lambda: fit_together([runner()], holed(NAN), 1, progress=False),
             "NaN or infinite",
         ),
-        ("range: epochs", lambda: fit_together([runner()], X, 0), f"epochs {COUNT}, got 0"),
     ),
     *of(
         "cold_start",
-        (
-            "type: guide",
-            lambda: cold_start(runner(), X),
-            "guide must be a guide, such as runner.guide, got SVI",
-        ),
-        (
-            "shape: few rows",
-            lambda: cold_start(guide(), X[:3]),
-            "3 rows are too few .* 4 components of facet 'd",
-        ),
+        ("type: guide", lambda: cold_start(runner(), X), "guide must be a guide, such as"),
+        ("shape: few rows", lambda: cold_start(guide(), X[:3]), "3 rows are too few .* 4"),
         ("range: max_rows", lambda: cold_start(guide(), X, 0), f"max_rows {COUNT}, got 0"),
         (
             "unknown: fit_to",
@@ -693,11 +429,7 @@ RUNS = [
             r"fit_to must be one of \('means', 'draws'\), got 'modes'",
         ),
         ("nan: x", lambda: cold_start(guide(), holed(NAN)), "NaN or infinite"),
-        (
-            "misfit: model",
-            lambda: cold_start(ivae(), X),
-            "IVAE is given label: its components learn",
-        ),
+        ("misfit: model", lambda: cold_start(ivae(), X), "IVAE is given label: its components"),
     ),
     *of(
         "fit_mixtures",
@@ -713,25 +445,13 @@ RUNS = [
             "has no mixture to fit",
         ),
         ("empty: x", lambda: fit_mixtures(guide(), X[:0]), "x is empty"),
-        (
-            "type: guide",
-            lambda: fit_mixtures(guide().model, X),
-            "guide must be a guide, .* got MFCVAE",
-        ),
+        ("type: guide", lambda: fit_mixtures(guide().model, X), "guide must be a guide, .* got"),
     ),
     *of(
         "neighbor_clusters",
         ("range: num_clusters", lambda: neighbor_clusters(X, 0), f"num_clusters {COUNT}, got 0"),
-        (
-            "shape: few rows",
-            lambda: neighbor_clusters(X[:5], 5, 3),
-            "num_clusters=5 is too many for 5 data",
-        ),
-        (
-            "shape: few neighbours",
-            lambda: neighbor_clusters(X[:5], 2),
-            "num_neighbors=10 is too many for 5 data",
-        ),
+        ("shape: few rows", lambda: neighbor_clusters(X[:5], 5, 3), "num_clusters=5 is too many"),
+        ("shape: few neighbours", lambda: neighbor_clusters(X[:5], 2), "num_neighbors=10 is too"),
         ("shape: a row", lambda: neighbor_clusters(X[0], 2), r"data \[N, ...\] are needed"),
         ("nan: x", lambda: neighbor_clusters(holed(NAN), 2, 2), "fill in what is missing"),
         ("type: x", lambda: neighbor_clusters([["a"]], 2), "x must hold numbers"),
@@ -757,11 +477,7 @@ RUNS = [
     ),
     *of(
         "NeighborGraph.counts_for",
-        (
-            "shape: x",
-            lambda: graph().counts_for(X[:, :2], np.eye(5)),
-            "are not other forms",
-        ),
+        ("shape: x", lambda: graph().counts_for(X[:, :2], np.eye(5)), "are not other forms"),
     ),
     *of(
         "image_graph",
@@ -772,92 +488,46 @@ RUNS = [
         "oriented_gradients",
         ("shape: x", lambda: oriented_gradients(X), r"\[N, H, W\] or \[N, C, H, W\] is needed"),
     ),
-    *of(
-        "image_variants",
-        ("shape: x", lambda: list(image_variants(X)), "reshape rows of pixels"),
-    ),
+    *of("image_variants", ("shape: x", lambda: list(image_variants(X)), "reshape rows of pixels")),
     *of(
         "fit_neighbors",
-        ("type: runner", lambda: fit_neighbors(guide(), X, graph(), 1), "must be an SVIRunner"),
-        ("type: graph", lambda: fit_neighbors(with_neighbors(), X, X, 1), "a NeighborGraph"),
+        ("type: runner", lambda: fit_near(guide()), "must be an SVIRunner"),
+        ("type: graph", lambda: fit_near(by=X), "a NeighborGraph"),
+        ("range: epochs", lambda: fit_near(epochs=0), f"epochs {COUNT}, got 0"),
+        ("misfit: prior", lambda: fit_near(runner()), "neighbours need a facet with a NeighborMix"),
+        ("empty: graph", lambda: fit_near(by={}), "no graph is given"),
         (
-            "range: epochs",
-            lambda: fit_neighbors(with_neighbors(), X, graph(), 0),
-            f"epochs {COUNT}, got 0",
-        ),
-        (
-            "range: every",
-            lambda: fit_neighbors(with_neighbors(), X, graph(), 1, every=0),
-            f"every {COUNT}, got 0",
-        ),
-        (
-            "misfit: prior",
-            lambda: fit_neighbors(runner(), X, graph(), 1),
-            "neighbours need a facet with a NeighborMixture",
-        ),
-        ("empty: graph", lambda: fit_neighbors(with_neighbors(), X, {}, 1), "no graph is given"),
-        (
-            "misfit: a schedule longer than every",
-            lambda: fit_neighbors(warming_up(), X, graph(), 10, every=2),
-            "a larger every: the schedule has to fit the first 2 epochs, which are a call of fit",
+            "misfit: run",
+            lambda: fit_near(near(schedule=WarmUp(8)), epochs=10, every=2),
+            "a larger every",
         ),
         (
             "misfit: strength",
-            lambda: fit_neighbors(no_strength(), X, graph(), 1, learn_strength=False),
-            "with a strength of 0 the neighbours of 'digit' say nothing",
+            lambda: fit_near(near(0.0), learn_strength=False),
+            "with a strength of",
         ),
         (
             "type: checkpoints",
-            lambda: fit_neighbors(with_neighbors(), X, graph(), 1, checkpoints="folder"),
-            r"checkpoints must be such as Checkpoints\('folder'\), got str",
+            lambda: fit_near(checkpoints="folder"),
+            "checkpoints must be such as",
         ),
         (
             "unknown: facet",
-            lambda: fit_neighbors(with_neighbors(), X, {"hue": graph()}, 1),
+            lambda: fit_near(by={"hue": graph()}),
             "facet 'hue' takes no neighbours",
         ),
-        (
-            "shape: x",
-            lambda: fit_neighbors(with_neighbors(), X[:4], graph(), 1),
-            "joins 5 data, but x has 4",
-        ),
-        (
-            "range: batch_size",
-            lambda: fit_neighbors(with_neighbors(), X, graph(), 1, batch_size=0),
-            f"batch_size {COUNT}, got 0",
-        ),
+        ("shape: x", lambda: fit_near(x=X[:4]), "joins 5 data, but x has 4"),
     ),
     *of(
         "SVIRunner.fit",
-        (
-            "shape: neighbors",
-            lambda: with_neighbors().fit(X, 1, neighbors=np.ones((len(X), 2))),
-            r"neighbors of 'digit' has shape .* but numbers for \d+ data and 3 clusters",
-        ),
-        (
-            "range: neighbors",
-            lambda: with_neighbors().fit(X, 1, neighbors=-np.ones((len(X), 3))),
-            "numbers that no count can be",
-        ),
+        ("shape: neighbors", lambda: told(np.ones((len(X), 2))), "neighbors of 'digit' has shape"),
+        ("range: neighbors", lambda: told(-np.ones((len(X), 3))), "numbers that no count can be"),
+        ("unknown: neighbors", lambda: told({"hue": SAID}), "neighbors is given for 'hue'"),
+        ("misfit: neighbors", lambda: told(SAID, runner()), "this model has none"),
         (
             "misfit: neighbors of two facets",
-            lambda: two_with_neighbors().embed(X, neighbors=np.ones((len(X), 3))),
+            lambda: two_with_neighbors().embed(X, neighbors=SAID),
             "2 facets with a NeighborMixture: give them by facet",
-        ),
-        (
-            "nan: neighbors",
-            lambda: with_neighbors().fit(X, 1, neighbors=np.full((len(X), 3), NAN)),
-            "neighbors holds NaN|numbers that no count can be",
-        ),
-        (
-            "unknown: neighbors",
-            lambda: with_neighbors().fit(X, 1, neighbors={"hue": np.ones((len(X), 3))}),
-            "neighbors is given for 'hue'",
-        ),
-        (
-            "misfit: neighbors",
-            lambda: runner().fit(X, 1, neighbors=np.ones((len(X), 3))),
-            "neighbors is for facets with a NeighborMixture, but this model has none",
         ),
     ),
     *of(
@@ -870,32 +540,14 @@ RUNS = [
     ),
     *of(
         "neighbor_start",
-        (
-            "type: runner",
-            lambda: neighbor_start(guide(), X, 1),
-            "runner must be an SVIRunner, got VaDEGuide",
-        ),
+        ("type: runner", lambda: neighbor_start(guide(), X, 1), "runner must be an SVIRunner, got"),
         ("range: epochs", lambda: neighbor_start(runner(), X, 0), f"epochs {COUNT}, got 0"),
-        (
-            "misfit: guide",
-            lambda: neighbor_start(runner(), X, 1),
-            "use a VaDEGuide with a label_weight above 0",
-        ),
+        ("misfit: guide", lambda: neighbor_start(runner(), X, 1), "use a VaDEGuide with a"),
         ("unknown: facet", lambda: neighbor_start(runner(), X, 1, "hue"), "unknown facet 'hue'"),
         (
             "misfit: no mixture",
             lambda: neighbor_start(SVIRunner(vae().model, vae()), X, 1),
             "none of the facets .* has a mixture",
-        ),
-        (
-            "range: batch_size",
-            lambda: neighbor_start(taught(), X, 1, batch_size=0),
-            f"batch_size {COUNT}, got 0",
-        ),
-        (
-            "range: log_every",
-            lambda: neighbor_start(taught(), X, 1, log_every=0),
-            f"log_every {COUNT}, got 0",
         ),
         ("unknown: option", lambda: neighbor_start(taught(), X, 1, bach_size=9), "bach_size"),
         (
@@ -903,40 +555,18 @@ RUNS = [
             lambda: neighbor_start(taught(), X, 1, label={"digit": [0] * len(X)}),
             "give only one of them",
         ),
-        (
-            "misfit: run",
-            lambda: neighbor_start(taught(WarmUp(99)), X, 1),
-            "warm-up would end at step 99",
-        ),
+        ("misfit: run", lambda: neighbor_start(taught(WarmUp(99)), X, 1), "warm-up would end at"),
     ),
     *of(
         "warm_start",
-        (
-            "type: runner",
-            lambda: warm_start(guide(), X, 1),
-            "runner must be an SVIRunner, got VaDEGuide",
-        ),
-        (
-            "range: restarts",
-            lambda: warm_start(runner(), X, 1, restarts=0),
-            f"restarts {COUNT}, got 0",
-        ),
+        ("type: runner", lambda: warm_start(guide(), X, 1), "runner must be an SVIRunner, got"),
         ("range: epochs", lambda: warm_start(runner(), X, 0), f"epochs {COUNT}, got 0"),
-        (
-            "shape: few rows",
-            lambda: warm_start(runner(), X[:2], 1),
-            "2 rows are too few .* 3 components",
-        ),
+        ("shape: few rows", lambda: warm_start(runner(), X[:2], 1), "2 rows are too few .* 3"),
     ),
     *of(
         "autoencoder_start",
-        (
-            "type: guide",
-            lambda: autoencoder_start(runner(), X, 1),
-            "guide must be a VaDEGuide or a MarginalGuide, got SVIRunner",
-        ),
+        ("type: guide", lambda: autoencoder_start(runner(), X, 1), "guide must be a VaDEGuide or"),
         ("range: epochs", lambda: autoencoder_start(guide(), X, 0), f"epochs {COUNT}, got 0"),
-        ("range: seed", lambda: autoencoder_start(guide(), X, 1, seed=-1), "seed must be an int"),
         (
             "misfit: likelihood",
             lambda: autoencoder_start(two_numbers_an_entry(), X, 1),
@@ -950,22 +580,13 @@ RUNS = [
             lambda: data_dependent_start(FlowGuide(GMMFlow((4,), GaussianMixture(2, 4))), X),
             "a flow's layers are called once for each coordinate",
         ),
-        ("range: rows", lambda: data_dependent_start(guide(), X, rows=0), f"rows {COUNT}, got 0"),
-        (
-            "shape: one row",
-            lambda: data_dependent_start(guide(), X[:1]),
-            "two rows or more: got rows=512",
-        ),
+        ("shape: one row", lambda: data_dependent_start(guide(), X[:1]), "two rows or more: got"),
         (
             "range: deviation",
             lambda: data_dependent_start(guide(), X, deviation=0.0),
             "deviation must be a positive number, got 0.0",
         ),
-        (
-            "type: guide",
-            lambda: data_dependent_start(None, X),
-            "guide must be a guide, .* got NoneType",
-        ),
+        ("type: guide", lambda: data_dependent_start(None, X), "guide must be a guide, .* got"),
     ),
     *of(
         "standard_normal_priors",
@@ -978,11 +599,7 @@ RUNS = [
     ),
     *of(
         "infer_tables",
-        (
-            "misfit: model",
-            lambda: infer_tables(facet(), X, LABEL, 1),
-            "TableGuide is for MLVAE, got MFCVAE",
-        ),
+        ("misfit: model", lambda: infer_tables(facet(), X, LABEL, 1), "TableGuide is for MLVAE"),
         (
             "shape: group",
             lambda: infer_tables(mlvae().model, X, LABEL[:2], 1),
@@ -997,37 +614,14 @@ RUNS = [
     *of(
         "learn_to_encode",
         ("range: num_data", lambda: learn_to_encode(mlvae(), 0, 1), f"num_data {COUNT}, got 0"),
-        ("huge: num_data", lambda: learn_to_encode(mlvae(), HUGE, 1), f"num_data {MANY}"),
-        (
-            "type: guide",
-            lambda: learn_to_encode(guide(), 9, 1),
-            "must be a GroupedGuide, .* got VaDEGuide",
-        ),
+        ("type: guide", lambda: learn_to_encode(guide(), 9, 1), "must be a GroupedGuide, .* got"),
         ("range: epochs", lambda: learn_to_encode(mlvae(), 9, -1), f"epochs {COUNT}, got -1"),
     ),
     *of(
         "elbo",
-        (
-            "range: draws",
-            lambda: elbo(guide().model, guide(), X, 1),
-            "num_draws must be at least 2 to give",
-        ),
-        ("huge: draws", lambda: elbo(guide().model, guide(), X, HUGE), f"num_draws {MANY}"),
-        (
-            "type: draws",
-            lambda: elbo(guide().model, guide(), X, "9"),
-            f"num_draws {COUNT}, got '9'",
-        ),
-        (
-            "type: guide",
-            lambda: elbo(guide().model, runner(), X),
-            "guide must be a guide, .* got SVIRunner",
-        ),
-        (
-            "misfit: model",
-            lambda: elbo(facet(), guide(), X),
-            "the guide was built for another model",
-        ),
+        ("range: draws", lambda: elbo(guide().model, guide(), X, 1), "num_draws must be at least"),
+        ("type: draws", lambda: elbo(guide().model, guide(), X, "9"), f"num_draws {COUNT}, got"),
+        ("misfit: model", lambda: elbo(facet(), guide(), X), "the guide was built for another"),
     ),
     *of(
         "elbo_per_datum",
@@ -1042,21 +636,11 @@ RUNS = [
             f"num_draws {COUNT}, got 0",
         ),
         (
-            "huge: draws",
-            lambda: elbo_per_datum(guide().model, guide(), X, HUGE),
-            f"num_draws {MANY}",
-        ),
-        (
             "type: guide",
             lambda: elbo_per_datum(guide().model, runner(), X),
             "guide must be a guide, .* got SVIRunner",
         ),
-        (
-            "misfit: model",
-            lambda: elbo_per_datum(facet(), guide(), X),
-            "the guide was built for another model",
-        ),
-        ("nan: x", lambda: elbo_per_datum(guide().model, guide(), holed(NAN)), "NaN or infinite"),
+        ("misfit: model", lambda: elbo_per_datum(facet(), guide(), X), "the guide was built for"),
         (
             "misfit: groups",
             lambda: elbo_per_datum(mlvae().model, mlvae(), X, group=LABEL),
@@ -1065,20 +649,12 @@ RUNS = [
     ),
     *of(
         "mutual_information",
-        (
-            "type: guide",
-            lambda: mutual_information(runner(), X),
-            "guide must be a guide, .* got SVI",
-        ),
+        ("type: guide", lambda: mutual_information(runner(), X), "guide must be a guide, .* got"),
         ("nan: x", lambda: mutual_information(guide(), holed(INF)), "NaN or infinite"),
     ),
     *of(
         "kl_by_dimension",
-        (
-            "type: guide",
-            lambda: kl_by_dimension(vae().model, X),
-            "guide must be a guide, .* got VAE",
-        ),
+        ("type: guide", lambda: kl_by_dimension(vae().model, X), "guide must be a guide, .* got"),
         ("empty: x", lambda: kl_by_dimension(vae(), X[:0]), "x is empty"),
     ),
 ]
@@ -1086,6 +662,10 @@ RUNS = [
 
 # Of images.
 PICTURES = np.random.default_rng(0).random((5, 6, 6))
+
+
+def full_mixture() -> GaussianMixture:
+    return GaussianMixture(3, 2, covariance="full")
 
 
 @cache
@@ -1098,10 +678,21 @@ def two_with_neighbors() -> VaDEGuide:
     return VaDEGuide(MFCVAE(X.shape[1:], facets, network=SharedMLP((8,))))
 
 
-@cache
-def with_neighbors() -> SVIRunner:
-    model = facet(neighborly())
-    return SVIRunner(model, VaDEGuide(model))
+def near(strength: float = 1.0, schedule: Any = None) -> SVIRunner:
+    model = facet(neighborly(strength))
+    return SVIRunner(model, VaDEGuide(model), schedule=schedule)
+
+
+def fit_near(run: Any = None, x: Any = X, by: Any = None, epochs: int = 4, **options: Any) -> Any:
+    return fit_neighbors(run or near(), x, graph() if by is None else by, epochs, **options)
+
+
+def told(counts: Any, run: SVIRunner | None = None) -> SVIRunner:
+    return (run or near()).fit(X, 1, neighbors=counts)
+
+
+# What neighbours say of three clusters.
+SAID = np.ones((len(X), 3))
 
 
 def within_inference_mode(function: Callable[..., Any]) -> Any:
@@ -1114,18 +705,6 @@ def two_precisions() -> SVIRunner:
     run = SVIRunner(model, VaDEGuide(model))
     model.double()
     return run
-
-
-@cache
-def warming_up() -> SVIRunner:
-    model = facet(neighborly())
-    return SVIRunner(model, VaDEGuide(model), schedule=WarmUp(8))
-
-
-@cache
-def no_strength() -> SVIRunner:
-    model = facet(neighborly(0.0))
-    return SVIRunner(model, VaDEGuide(model))
 
 
 @cache

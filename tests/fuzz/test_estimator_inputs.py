@@ -34,10 +34,7 @@ CASES = int(GIVEN or 120)
 SECONDS = 2.0
 COLUMNS = 3
 COMMON = settings(
-    derandomize=GIVEN is None,
-    database=None,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
+    derandomize=GIVEN is None, database=None, deadline=None, suppress_health_check=list(HealthCheck)
 )
 many, few = settings(COMMON, max_examples=CASES), settings(COMMON, max_examples=max(1, CASES // 5))
 

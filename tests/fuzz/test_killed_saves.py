@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import random
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,8 +15,6 @@ import torch
 from inference import SVIRunner
 from tests.catalogue import two_facets
 
-# 50 kills at random moments where thousands of altered runs are tried as well.
-KILLS = 50 if int(os.environ.get("FACETVAE_FUZZ_RUNS", "0")) >= 1000 else 8
 FORK = multiprocessing.get_context("fork")
 
 
@@ -36,35 +32,6 @@ def runs() -> list[SVIRunner]:
 def content(run: SVIRunner) -> tuple[Any, ...]:
     weights = {name: t.tolist() for name, t in run.guide.state_dict().items()}
     return run.seed, run.epoch, run.step, run.history, weights
-
-
-def killed(work: Callable[[], None], moment: Callable[[], None]) -> None:
-    """Do the work in a process of its own, which is killed after a moment, unless it has ended."""
-    process = FORK.Process(target=work)
-    process.start()
-    moment()
-    if process.is_alive():
-        process.kill()
-    process.join(timeout=60)
-    assert process.exitcode == -signal.SIGKILL
-
-
-def alternate(runs: list[SVIRunner], folder: Path) -> None:
-    while True:
-        for run in runs:
-            run.save(folder)
-
-
-def test_saves_killed_at_random_moments(runs: list[SVIRunner], tmp_path: Path) -> None:
-    runs[0].save(tmp_path)
-    found, choice = [], random.Random(0)
-    for _ in range(KILLS):
-        killed(lambda: alternate(runs, tmp_path), lambda: time.sleep(0.03 + 0.07 * choice.random()))
-        found.append(content(SVIRunner.load(tmp_path)))
-    wholes = [content(run) for run in runs]
-    assert all(each in wholes for each in found)
-    runs[1].save(tmp_path)
-    assert len(list(tmp_path.iterdir())) == 4, "nothing of those killed is left"
 
 
 def killed_at(call: int, run: SVIRunner, folder: Path) -> None:

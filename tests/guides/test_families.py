@@ -196,14 +196,6 @@ def test_of_one_coordinate_a_flow_is_a_normal() -> None:
     assert InverseAutoregressive().head_size(1) == 2
 
 
-def test_what_is_no_family_is_refused() -> None:
-    model = VAE((6,), 2, network=SharedMLP((8,)))
-    with pytest.raises(ValueError, match=r"family must be a family, such as FullCovariance\(\)"):
-        VaDEGuide(model, family="full")
-    with pytest.raises(ValueError, match="num_layers must be"):
-        InverseAutoregressive(num_layers=0)
-
-
 def test_what_a_family_does_not_go_with_is_refused() -> None:
     vamp = VaDE((6,), VampPrior(3, 2, (6,)), network=SharedMLP((8,)))
     with pytest.raises(ValueError, match="a VampPrior is made of diagonal posteriors"):

@@ -20,7 +20,7 @@ from guides import (
     Refined,
     VaDEGuide,
 )
-from inference import SVIRunner, data_dependent_start
+from inference import data_dependent_start
 from inference.diagnostics import exact_objective
 from ppl_models import (
     CVAE,
@@ -63,9 +63,7 @@ def linear(family: Family, weight: float = 1.0) -> tuple[FacetGuide, Tensor, Ten
 
 
 def known_posterior(W: Tensor, b: Tensor, x: Tensor, weight: float) -> tuple[Tensor, Tensor]:
-    """Mean and precision of p(z) p(x given z)^(1 / weight), which is what a weight of the KL asks
-    for.
-    """
+    """Mean and precision of p(z) p(x given z)^(1 / weight), as a weight of the KL asks for."""
     precision = torch.eye(DIM, dtype=torch.float64) + W.T @ W / (SCALE**2 * weight)
     return torch.linalg.solve(precision, W.T @ (x - b).T / (SCALE**2 * weight)).T, precision
 
@@ -227,12 +225,6 @@ def test_the_joint_density_is_that_of_the_program(name: str) -> None:
     )
 
 
-def test_a_label_that_the_encoder_does_not_read_is_refused() -> None:
-    model = IVAE((SIZE,), 3, DIM)
-    with pytest.raises(ValueError, match=r"leave reads_label=False out, or use Diagonal\(\)"):
-        ConditionalGuide(model, family=Refined(), reads_label=False)
-
-
 def test_networks_are_started_as_without_steps() -> None:
     """The steps call the decoder, whose layers a start scales when they are called."""
     weights = []
@@ -244,17 +236,3 @@ def test_networks_are_started_as_without_steps() -> None:
         weights.append(list(guide.parameters()))
     for one, other in zip(*weights, strict=True):
         torch.testing.assert_close(one, other)
-
-
-def test_it_trains_and_is_kept(tmp_path) -> None:
-    pyro.set_rng_seed(0)
-    x = torch.rand(60, 6)
-    model = VaDE((6,), GaussianMixture(3, 2), Normal(0.3), SharedMLP((8,)))
-    guide = VaDEGuide(model, family=Refined(FullCovariance(), num_steps=3))
-    runner = SVIRunner(model, guide).fit(x, 3, 20, progress=False)
-    runner.save(tmp_path)
-    again = SVIRunner.load(tmp_path)
-    assert repr(again.guide.family) == repr(guide.family)
-    torch.testing.assert_close(
-        torch.as_tensor(again.guide.embed(x)["cluster"]), torch.as_tensor(guide.embed(x)["cluster"])
-    )

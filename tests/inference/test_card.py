@@ -14,12 +14,7 @@ from facetvae.describing import FacetClusters, describe_clusters
 from guides import VaDEGuide
 from inference import SVIRunner
 from inference.checkpoints.card import card_text
-from ppl_models import (
-    MFCVAE,
-    GaussianMixture,
-    Normal,
-    SharedMLP,
-)
+from ppl_models import MFCVAE, GaussianMixture, Normal, SharedMLP
 
 X = np.random.default_rng(0).random((30, 6), np.float32)
 

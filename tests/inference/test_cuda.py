@@ -76,9 +76,7 @@ def alike(build: Any = two_facets, **options: Any) -> None:
 
 @pytest.mark.usefixtures("stand_in")
 def test_three_steps_are_plain_and_so_are_smaller_batches() -> None:
-    """Passes of 8, 8 and 6 rows: moments come with the first pass, so that it is the second whose
-    step is recorded.
-    """
+    """Passes of 8, 8 and 6 rows: moments come with the first, so the second's are recorded."""
     alike(schedule=WarmUp(10))
     assert RECORDED == [3]
 

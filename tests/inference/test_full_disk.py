@@ -113,9 +113,7 @@ def checkpoints(disk: Path) -> None:
 
 
 def resumed_when_full(disk: Path) -> None:
-    """A run that is taken up on a full disk reads what is there, trains, and leaves it as it
-    was.
-    """
+    """A run that is taken up on a full disk reads what is there, trains, and leaves it."""
     runner, x, _ = start(two_facets)
     folder = disk / "checkpoints"
     runner.fit(x, 2, **SIZES, checkpoints=Checkpoints(folder))
@@ -132,9 +130,7 @@ def resumed_when_full(disk: Path) -> None:
 
 
 def saved_runs(disk: Path) -> None:
-    """Where a run cannot be saved over an earlier one, that is there as it was, and no part of the
-    other.
-    """
+    """Where a run cannot be saved over an earlier one, that stays whole."""
     runner, x, _ = start(two_facets)
     folder = disk / "run"
     runner.fit(x, 1, **SIZES).save(folder)
@@ -193,9 +189,7 @@ def unshare(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 def test_what_was_written_stays_whole_and_what_follows_is_the_same(
     unshare: list[str], tmp_path: Path
 ) -> None:
-    """All of it in one process, as most of the time is its start; its errors name the part that did
-    not hold.
-    """
+    """All in one process, whose start takes most of the time; its errors name the part."""
     done = on_a_disk(
         unshare, tmp_path, [sys.executable, "-m", "tests.inference.test_full_disk", str(tmp_path)]
     )

@@ -339,13 +339,6 @@ def test_a_full_disk_while_saving_and_a_resumed_run(
         own.fit(X, checkpoints=Checkpoints(tmp_path / "other"), **SIZES)
 
 
-def test_a_run_is_loaded_without_drawing(tmp_path: Path) -> None:
-    """Building its networks draws weights, which are then replaced."""
-    folder = runner().save(tmp_path / "run")
-    with unchanged():
-        SVIRunner.load(folder)
-
-
 def test_the_callers_modes_are_left_to_the_caller() -> None:
     for context in (torch.no_grad(), nullcontext()):
         own = guide()

@@ -18,7 +18,7 @@ from inference.evaluation.identifiability import (
     natural_parameters,
     perturb_components,
 )
-from ppl_models import IVAE, MLP, GaussianMixture, Normal, StandardNormal, VaDE
+from ppl_models import IVAE, MLP, GaussianMixture, Normal, VaDE
 
 
 def mixture(num_components: int, dim: int = 2) -> GaussianMixture:
@@ -62,8 +62,6 @@ def test_too_few_or_too_equal_components_have_no_invertible_matrix() -> None:
     assert condition_number(prior) == float("inf")
     assert coinciding_components(prior) == [4]
     assert coinciding_components(mixture(5)) == []
-    with pytest.raises(ValueError, match="diagonal covariance"):
-        natural_parameters(GaussianMixture(5, 2, covariance="full"))
 
 
 def test_noise_is_in_units_of_the_components() -> None:
@@ -141,8 +139,6 @@ def test_a_penalty_needs_a_matrix() -> None:
         conditioned(0.1, mixture(4))(x)
     with pytest.raises(ValueError, match="of diagonal covariance, and this model has none"):
         conditioned(0.1, GaussianMixture(5, 2, covariance="full"))(x)
-    with pytest.raises(ValueError, match="weight is in nats for each datum, at least 0, got -1"):
-        Conditioned_ELBO(-1, max_plate_nesting=1)
 
 
 def blobs() -> tuple[torch.Tensor, torch.Tensor]:
@@ -202,15 +198,3 @@ def test_only_diagonal_mixtures_are_watched() -> None:
         blobs()[0], epochs=1, callbacks=[KeepIdentifiable()], progress=False
     )
     assert not {"condition_cluster", "perturbed_cluster"} & few.history[0].keys()
-    with pytest.raises(ValueError, match="noise must be positive"):
-        KeepIdentifiable(0)
-
-
-def test_a_plain_facet_has_no_condition() -> None:
-    from ppl_models import VAE
-
-    guide = VaDEGuide(VAE((5,), 2, Normal(0.3)))
-    assert [type(prior) for prior in guide.model.priors.values()] == [StandardNormal]
-    runner = SVIRunner(guide.model, guide)
-    runner.fit(blobs()[0], epochs=1, callbacks=[KeepIdentifiable()], progress=False)
-    assert not [name for name in runner.history[-1] if name.startswith(("condition", "perturbed"))]

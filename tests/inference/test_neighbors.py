@@ -155,27 +155,6 @@ def test_the_elbo_is_without_the_lesson() -> None:
     assert values[0] == values[1]
 
 
-@pytest.mark.parametrize(
-    ("label_weight", "options", "words"),
-    [
-        (0.0, {}, r"VaDEGuide\(model, label_weight=30\)"),
-        (30.0, {"batch_size": 0}, "batch_size"),
-        (30.0, {"bach_size": 5}, "bach_size"),
-        (30.0, {"label": {"digit": [0] * 50}}, "give only one of them"),
-    ],
-)
-def test_what_does_not_fit_is_refused_before_any_work(
-    label_weight: float, options: dict, words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "inference.initialization.neighbors.neighbor_clusters",
-        lambda *args, **options: pytest.fail("worked"),
-    )
-    x, _ = two_groupings(50)
-    with pytest.raises(ValueError, match=words):
-        neighbor_start(start(label_weight), x, 1, **options)
-
-
 def test_a_schedule_that_is_longer_than_the_run_leaves_the_mixtures_alone() -> None:
     x, _ = two_groupings(50)
     runner = start(30.0)

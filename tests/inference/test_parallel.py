@@ -66,9 +66,7 @@ def _kept(options: dict[str, Any]) -> dict[str, Any]:
 def gradients(
     runner: SVIRunner, batch: Observed, counts: float
 ) -> tuple[float, list[torch.Tensor]]:
-    """The weighed objective of a part and its gradient; what does not count is as if it were not
-    there.
-    """
+    """The weighed objective of a part and its gradient, 0 where nothing counts."""
     runner.optimizer.zero_grad(set_to_none=False)
     loss = counts * runner.loss(batch.x, batch.size, **batch.given)
     loss.backward()
@@ -81,14 +79,12 @@ def gradients(
 SUMS = [build for build in BUILDERS if build is not mlvae_similar_contents]
 
 
-@pytest.mark.parametrize("size", [2, 4, 13])
+@pytest.mark.parametrize("size", [3, 13])
 @pytest.mark.parametrize("build", SUMS, ids=lambda f: f.__name__)
 def test_parts_make_up_the_whole(
     build: Callable[[], FacetGuide], size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In evaluation mode (no dropout, no batch statistics) and float64; 13 processes are more than
-    there are rows.
-    """
+    """In evaluation mode and float64; 13 processes are more than there are rows."""
     guide = build().double()
     x = (255 * torch.rand(N, *guide.model.x_shape, dtype=torch.float64)).round() / 255
     runner = SVIRunner(guide.model, guide)
@@ -106,13 +102,6 @@ def test_parts_make_up_the_whole(
     for i, gradient in enumerate(wanted):
         mean = sum(each[i] for _, each in parts) / size
         torch.testing.assert_close(mean, gradient, rtol=1e-8, atol=1e-10)
-
-
-def test_no_row_is_in_two_parts() -> None:
-    batch = Observed(torch.arange(10.0)[:, None])
-    parts = [Rank(rank, 4).shard(batch) for rank in range(4)]
-    assert sorted(float(value) for part, _ in parts for value in part.x) == list(range(10))
-    assert sum(counts for _, counts in parts) == pytest.approx(4)
 
 
 def run(
@@ -172,9 +161,7 @@ def states(folder: Path, size: int) -> list[Any]:
 def test_processes_end_where_one_process_ends(
     size: int, mode: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Draws that are the same for all; batches of 8, 8, 8 and 2 rows; all processes know the same
-    in the end.
-    """
+    """Draws that are the same for all; batches of 8, 8, 8 and 2 rows."""
     launched(several, size, tmp_path / "many", False, False, False, 4, mode)
     ranks = states(tmp_path / "many", size)
     without_noise(monkeypatch)
@@ -198,9 +185,7 @@ def test_processes_draw_what_no_other_draws(tmp_path: Path) -> None:
 
 
 def test_checkpoints_move_between_numbers_of_processes(tmp_path: Path) -> None:
-    """Three processes resume bit for bit what three were stopped at; one, or two, go on from there
-    as well.
-    """
+    """Three resume bit for bit what three were stopped at; one, or two, go on as well."""
     launched(several, 3, tmp_path / "unbroken", True, True, False, 6)
     whole = states(tmp_path / "unbroken", 3)
     written = Checkpoints(tmp_path / "unbroken" / "checkpoints", resume=True).written()
@@ -220,9 +205,7 @@ def test_checkpoints_move_between_numbers_of_processes(tmp_path: Path) -> None:
 
 
 def failing(fabric: Any, folder: Path) -> None:
-    """A callback of the first process halves the rate and asks for the end; a fault in one process
-    holds all.
-    """
+    """The first process halves the rate and asks for the end; a fault in one holds all."""
     torch.set_num_threads(1)
     pyro.set_rng_seed(0)
     guide = two_facets()
@@ -463,10 +446,7 @@ def test_whole_batches_are_read_where_parts_cannot_be() -> None:
         (DataLoader(InTurn(ROWS), 8), two_facets),
         (DataLoader(grouped, 8), mlvae),
         (DataLoader(ROWS.split(8), None), two_facets),
-        (
-            DataLoader(TensorDataset(ROWS), 8, collate_fn=lambda items: items[0][0][None]),
-            two_facets,
-        ),
+        (DataLoader(TensorDataset(ROWS), 8, collate_fn=first_alone), two_facets),
     ):
         one, other = sources(loader, 2, build)
         assert not one.in_parts

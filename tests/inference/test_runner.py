@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import copy
-import json
 import platform
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +14,9 @@ from pyro.optim import ClippedAdam
 from sklearn.datasets import make_blobs
 from sklearn.mixture import GaussianMixture as SklearnMixture
 
-from facetvae.selection import clusters_in_use
-from guides import FacetGuide, VaDEGuide
+from guides import VaDEGuide
 from inference import (
     Constant,
-    Loss,
     ProgressiveFadeIn,
     SVIRunner,
     WarmUp,
@@ -31,7 +26,7 @@ from inference import (
     fit_mixtures,
     warm_start,
 )
-from inference.callbacks import Evaluate, JSONLines
+from inference.callbacks import Evaluate
 from inference.initialization.mixtures import _covariances, _fitted, _in_common_if_likelier
 from inference.initialization.networks import _least_squares
 from inference.metrics import cluster_accuracy
@@ -52,8 +47,6 @@ from ppl_models import (
 )
 from ppl_models.likelihood_base import Likelihood
 from ppl_models.networks import Architecture
-from tests.catalogue import BUILDERS
-from tests.global_state import unchanged
 
 
 def small(num_samples: int = 1) -> VaDEGuide:
@@ -312,20 +305,6 @@ def test_what_was_frozen_learns_once_it_is_unfrozen(optimizer: Any) -> None:
     assert not any(torch.equal(p, before[name]) for name, p in guide.encoder.named_parameters())
 
 
-def test_a_facet_that_is_not_in_gets_no_gradient() -> None:
-    guide = small()
-    weights = ProgressiveFadeIn((2, 1000), fade_steps=1000).bind(guide.model, 3, 3006)
-    guide.model.kl_weights, guide.model.gates = weights(torch.tensor(0.0))
-    Loss(guide.model, guide)(torch.rand(8, 6)).backward()
-    for name in (
-        "encoder.rungs.0.weight",
-        "model.decoder.rungs.0.0.weight",
-        "model.facets.style.loc",
-    ):
-        assert guide.get_parameter(name).grad.abs().max() < 1e-30, name
-    assert guide.get_parameter("encoder.rungs.1.weight").grad.abs().max() > 0
-
-
 def test_uint8_data_stay_uint8_until_the_step() -> None:
     guide = small()
     runner = SVIRunner(guide.model, guide)
@@ -337,24 +316,8 @@ def test_uint8_data_stay_uint8_until_the_step() -> None:
     assert seen == [torch.uint8] * 3  # the check of the first step, and two steps
 
 
-def test_callbacks_see_and_extend_each_record(tmp_path: Path) -> None:
-    guide = small()
-    measure = Evaluate(lambda runner: {"answer": 42.0}, every=2)
-    runner = SVIRunner(guide.model, guide).fit(
-        torch.rand(10, 6),
-        epochs=4,
-        callbacks=[measure, JSONLines(tmp_path / "metrics.jsonl")],
-        progress=False,
-    )
-    assert [record.get("answer") for record in runner.history] == [None, 42.0, None, 42.0]
-    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line) for line in lines] == runner.history
-
-
 def test_fitting_on_continues_from_where_it_was() -> None:
-    """Two calls see the schedule and the random streams of one; only Adam's own state carries over
-    by itself.
-    """
+    """Two calls see the schedule and the random streams of one."""
     x = torch.rand(40, 6)
     whole, halves = small(), small()
     halves.load_state_dict(whole.state_dict())
@@ -404,16 +367,6 @@ def test_callbacks_cannot_change_training_nor_it_them(precision: str) -> None:
     np.testing.assert_array_equal(seen[-1], watched.embed(x)["digit"])
 
 
-def test_divergence_stops_the_run_and_says_where() -> None:
-    guide = small()
-    with pytest.raises(
-        FloatingPointError, match=r"not finite at step \d+ \(the run is in epoch \d+\) at lr=1e\+18"
-    ):
-        SVIRunner(guide.model, guide, lr=1e18).fit(
-            torch.rand(40, 6), epochs=20, batch_size=8, progress=False
-        )
-
-
 def test_a_dead_facet_is_warned_of() -> None:
     guide = small()
     with pytest.warns(
@@ -433,21 +386,6 @@ def test_sorted_data_are_watched_in_all_their_parts(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(loop, "_watch", lambda runner, r: (rows.append(r), watch(runner, r))[1])
     runner.fit(x, epochs=1, batch_size=4000, progress=False)
     assert abs(rows[0].x.mean().item() - 0.5) < 0.05  # 2,048 rows: deviation 0.011
-
-
-def test_a_model_that_starts_at_infinity_is_refused() -> None:
-    guide = small()
-    with torch.no_grad():
-        guide.model.facets["digit"].loc.fill_(float("inf"))
-    with pytest.raises(ValueError, match=r"facets\.digit\.loc is not finite"):
-        SVIRunner(guide.model, guide).fit(torch.rand(10, 6), epochs=1, progress=False)
-
-
-def test_validation_is_back_on_after_fitting() -> None:
-    guide = small()
-    SVIRunner(guide.model, guide).fit(torch.rand(10, 6), epochs=1, progress=False)
-    with pytest.raises(ValueError, match="to satisfy the constraint"):
-        torch.distributions.Normal(0.0, -1.0)
 
 
 def blobs(n: int = 400) -> tuple[np.ndarray, np.ndarray]:
@@ -529,25 +467,9 @@ def test_cold_start_takes_the_means_of_scikit_learns_mixture_of_the_posterior_me
     assert not torch.allclose(guide.model.priors["style"].loc, kept)
 
 
-def test_from_means_the_data_use_most_clusters_before_the_first_step_and_from_draws_few() -> None:
-    """As on MNIST: an untrained posterior is far wider than its means spread."""
-    centres = torch.rand(40, 64)
-    x = (centres[torch.arange(2000) % 40] + 0.05 * torch.randn(2000, 64)).clamp(0, 1)
-    facets = {"style": GaussianMixture(25, 5), "digit": GaussianMixture(25, 5)}
-    guide = VaDEGuide(MFCVAE((64,), facets, network=MLPLadder((50, 80))))
-    used = {}
-    for fit_to in ("means", "draws"):
-        cold_start(guide, x, fit_to=fit_to)
-        used[fit_to] = [clusters_in_use(p, 0) for p in guide.predict_proba(x).values()]
-    assert min(used["means"]) >= 20
-    assert max(used["draws"]) <= 10
-
-
 @pytest.mark.parametrize("covariance", ["diag", "full"])
 def test_fit_mixtures_takes_means_covariances_and_weights(covariance: str) -> None:
-    """The mixture's mean and variance are those of all posteriors together, however it is cut into
-    components.
-    """
+    """The mixture's mean and variance are those of all posteriors together."""
     x = torch.rand(300, 6)
     model = MFCVAE((6,), {"a": GaussianMixture(3, 2, covariance)}, network=MLPLadder((8,)))
     guide = VaDEGuide(model)
@@ -583,20 +505,6 @@ def test_full_covariances_start_in_common_where_bic_prefers_that() -> None:
         found = _covariances(fitted)[np.argsort(fitted.means_[:, 0])]
         np.testing.assert_allclose(found, np.stack(expected), rtol=1e-3, atol=1e-4)
     assert kinds == ["tied", "full"]
-
-
-def test_fit_mixtures_leaves_unused_coordinates_as_wide_as_their_posterior() -> None:
-    """A coordinate that ignores x has posterior means without spread: the mixture may not become a
-    spike there.
-    """
-    guide = VaDEGuide(MFCVAE((6,), {"a": GaussianMixture(3, 2)}, network=MLPLadder((8,))))
-    with torch.no_grad():
-        head = guide.encoder.rungs[0]
-        head.weight[[1, 3]], head.bias[[1, 3]] = 0, 0  # z_2 is a standard normal for every x
-    fit_mixtures(guide, torch.rand(300, 6), seed=1)
-    torch.testing.assert_close(
-        guide.model.priors["a"].scale[:, 1], torch.ones(3), rtol=1e-3, atol=0
-    )
 
 
 @pytest.mark.parametrize("network", [MLPLadder((30, 40)), SharedMLP((30, 40))], ids=repr)
@@ -669,16 +577,6 @@ def test_half_precision_is_refused_wherever_it_appears(
         SVIRunner(guide.model, guide)
 
 
-@pytest.mark.parametrize("build", BUILDERS, ids=lambda f: f.__name__)
-def test_loading_changes_no_global_state(build: Callable[[], FacetGuide], tmp_path: Path) -> None:
-    guide = build()
-    SVIRunner(guide.model, guide).save(tmp_path)
-    with unchanged():
-        loaded = SVIRunner.load(tmp_path)
-    for name, value in guide.state_dict().items():
-        assert torch.equal(loaded.guide.state_dict()[name], value)
-
-
 def test_weights_that_layers_share_are_saved_for_each(tmp_path: Path) -> None:
     guide = VaDEGuide(VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((6, 6))))
     squares = [
@@ -699,36 +597,6 @@ def test_a_class_of_ones_own_is_asked_for_and_nothing_is_called_damaged(tmp_path
     SVIRunner(guide.model, guide).save(tmp_path)
     with pytest.raises(ValueError, match=r"json: the checkpoint names '.*Mine'.* to `load`$"):
         SVIRunner.load(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("part", "value"),
-    [
-        ("x_shape", [20_000_000]),
-        (
-            "facets",
-            {"a": {"@class": "ppl_models.GaussianMixture", "num_components": 9, "dim": 9999}},
-        ),
-        ("network", {"@class": "ppl_models.SharedMLP", "widths": [90_000_000, 2]}),
-        ("network", {"@class": "ppl_models.SharedMLP", "widths": [2] * 50_000}),
-        (
-            "facets",
-            {"a": {"@class": "ppl_models.GaussianMixture", "num_components": 10**8, "dim": 1}},
-        ),
-    ],
-)
-def test_a_small_description_of_a_large_model_is_refused_at_once(
-    part: str, value: Any, tmp_path: Path
-) -> None:
-    guide = small()
-    SVIRunner(guide.model, guide).save(tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    config["guide"]["model"][part] = value
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    started = time.perf_counter()
-    with pytest.raises(ValueError, match=r"far larger than the weights|do not fit the guide"):
-        SVIRunner.load(tmp_path)
-    assert time.perf_counter() - started < 2
 
 
 def test_what_ended_processes_left_is_removed_by_the_next_save(tmp_path: Path) -> None:

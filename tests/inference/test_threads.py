@@ -73,11 +73,11 @@ def small_classifier(seed: int) -> SemiSupervisedClassifier:
 
 
 def test_four_fits_at_the_same_time_end_as_each_does_alone() -> None:
-    """Ten times, bit for bit, and the caller's state is as it was."""
+    """Three times, bit for bit, and the caller's state is as it was."""
     alone = [start(seed) for seed in range(4)]
     for runner in alone:
         train(runner)
-    for _ in range(10):
+    for _ in range(3):
         runners = [start(seed) for seed in range(4)]
         with unchanged():
             assert not in_threads(*(lambda r=r: train(r) for r in runners))
@@ -261,9 +261,7 @@ def test_the_callers_autocast_and_no_grad_change_nothing() -> None:
 
 
 def test_networks_in_bfloat16_read_their_weights_in_every_step() -> None:
-    """Within autocast of the caller's, or of the runner's, torch would keep the weights that it has
-    converted.
-    """
+    """Within autocast torch would keep the weights that it has converted."""
     layer, x = torch.nn.Linear(3, 2), torch.ones(1, 3)
     with torch.autocast("cpu", enabled=False), network_precision(torch.bfloat16):
         run_network(layer, x.device, x)

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyro
-import pyro.distributions as dist
 import pytest
 import torch
-from scipy import stats
-from scipy.special import expit, logsumexp
 from torch import Tensor
 
 from guides import AmortizedGuide, LadderGuide, VaDEGuide
-from inference import Loss, SVIRunner, autoencoder_start, elbo
+from inference import Loss, SVIRunner, autoencoder_start
 from ppl_models import (
     MFCVAE,
     MLP,
@@ -44,7 +38,6 @@ from ppl_models.columns import numeric
 from ppl_models.configurable import from_config, to_config
 
 NAN = float("nan")
-COUNTS = torch.tensor([0.0, 1.0, 2.0, 7.0, 40.0], dtype=torch.float64)
 
 
 @pytest.fixture(autouse=True)
@@ -58,35 +51,6 @@ def float64() -> None:
 def densities(likelihood: Likelihood, output: Tensor, x: Tensor) -> np.ndarray:
     """Of each value on its own: outputs ``[N, P]``, values ``[N]``."""
     return likelihood(output, 1).log_prob(x[:, None]).detach().numpy()
-
-
-def check(likelihood: Likelihood, outputs: int, x: Tensor, formula: Callable) -> None:
-    """:param formula: of values and outputs, by column, as arrays."""
-    output = 1.5 * torch.randn(len(x), outputs)
-    found = densities(likelihood, output, x)
-    np.testing.assert_allclose(found, formula(x.numpy(), *output.numpy().T), atol=1e-10, rtol=1e-10)
-
-
-def negative_binomial(x: np.ndarray, mean: np.ndarray, size: float) -> np.ndarray:
-    return stats.nbinom.logpmf(x, size, size / (size + mean))
-
-
-def inflated(x: np.ndarray, log_p: np.ndarray, gate: np.ndarray) -> np.ndarray:
-    return np.where(
-        x == 0, np.log(expit(gate) + expit(-gate) * np.exp(log_p)), np.log(expit(-gate)) + log_p
-    )
-
-
-def test_numbers_in_the_units_of_x() -> None:
-    x = 40 + 12 * torch.randn(9)
-    norm = partial(stats.norm.logpdf, scale=3.0)
-    check(Normal(3.0, loc=40.0, unit=12.0), 1, x, lambda x, a: norm(x, 40 + 12 * a))
-    check(Normal(3.0), 1, x, lambda x, a: norm(x, a))
-    t = partial(stats.t.logpdf, df=2.5, scale=3.0)
-    check(StudentT(2.5, 3.0, 40.0, 12.0), 1, x, lambda x, a: t(x, loc=40 + 12 * a))
-    log = partial(stats.lognorm.logpdf, s=0.7)
-    located = LogNormal(0.7, loc=3.0, unit=0.5)
-    check(located, 1, x.abs(), lambda x, a: log(x, scale=np.exp(3 + 0.5 * a)))
 
 
 @pytest.mark.parametrize("kind", [Normal, StudentT, LogNormal])
@@ -108,63 +72,6 @@ def test_a_learned_scale_is_half_of_the_unit_and_stays_above_a_tenth() -> None:
     with torch.no_grad():
         likelihood.log_scale.fill_(-50.0)
     assert likelihood.scale.item() == pytest.approx(1.2)
-
-
-def test_counts() -> None:
-    def rate(a: np.ndarray) -> np.ndarray:
-        return np.exp(1.0 + 0.5 * a)
-
-    where = {"loc": 1.0, "unit": 0.5}
-    check(Poisson(), 1, COUNTS, lambda x, a: stats.poisson.logpmf(x, np.exp(a)))
-    check(Poisson(**where), 1, COUNTS, lambda x, a: stats.poisson.logpmf(x, rate(a)))
-    check(
-        Poisson(True, **where),
-        2,
-        COUNTS,
-        lambda x, a, gate: inflated(x, stats.poisson.logpmf(x, rate(a)), gate),
-    )
-    likelihood = NegativeBinomial(**where)
-    check(likelihood, 1, COUNTS, lambda x, a: negative_binomial(x, rate(a), 5.0))
-    check(
-        NegativeBinomial(True, **where),
-        2,
-        COUNTS,
-        lambda x, a, gate: inflated(x, negative_binomial(x, rate(a), 5.0), gate),
-    )
-    p = likelihood(torch.zeros(1, 1), 1)
-    assert p.mean.item() == pytest.approx(math.e)
-    assert p.variance.item() == pytest.approx(math.e + math.e**2 / 5)
-
-
-def test_categories() -> None:
-    x = torch.tensor([0.0, 1.0, 2.0, 2.0])
-
-    def chosen(x: np.ndarray, *logits: np.ndarray) -> np.ndarray:
-        return np.choose(x.astype(int), logits) - logsumexp(logits, axis=0)
-
-    check(Categorical(3), 3, x, chosen)
-    p = Categorical(3)(torch.tensor([[0.0, 2.0, 1.0]]), 1)
-    assert (p.mean.item(), p.sample().dtype) == (1.0, torch.float64)
-
-
-def test_ordered_categories_are_differences_of_logistic_functions() -> None:
-    likelihood = Ordinal(4)
-    with torch.no_grad():
-        likelihood.first_cut.fill_(-0.7)
-        likelihood.log_steps.copy_(torch.randn(2))
-    cuts = np.concatenate([[-np.inf], likelihood.cuts.detach().numpy(), [np.inf]])
-    assert (np.diff(cuts) > 0).all()
-    x = torch.tensor([0.0, 1.0, 2.0, 3.0])
-
-    def between(x: np.ndarray, a: np.ndarray) -> np.ndarray:
-        k = x.astype(int)
-        return np.log(stats.logistic.cdf(cuts[k + 1] - a) - stats.logistic.cdf(cuts[k] - a))
-
-    check(likelihood, 1, x, between)
-    output = torch.randn(4, 1)
-    pyros = dist.OrderedLogistic(output[:, 0], likelihood.cuts).log_prob(x)
-    np.testing.assert_allclose(densities(likelihood, output, x), pyros.detach(), atol=1e-10)
-    assert len(Ordinal(2).cuts) == 1
 
 
 def test_far_out_an_ordered_category_still_has_a_gradient() -> None:
@@ -242,20 +149,6 @@ def two_facets() -> VaDEGuide:
     return VaDEGuide(MFCVAE((9,), facets, columns(), MLPLadder((8, 9)))).double()
 
 
-def test_columns_add_up_and_gaps_add_nothing() -> None:
-    likelihood, x = columns(), table()
-    output = torch.randn(12, 14 - 2)
-    p = likelihood(output, 1)
-    parts = output.split([1, 1, 1, 1, 3, 1, 1, 2, 1], -1)
-    want = torch.zeros(12)
-    for each, part, column in zip(likelihood, parts, x.T, strict=True):
-        rows = ~column.isnan()
-        want[rows] += each(part[rows], 1).log_prob(column[rows, None])
-    torch.testing.assert_close(p.log_prob(x), want, rtol=1e-12, atol=1e-12)
-    assert p.log_prob(x)[10] == 0
-    torch.testing.assert_close(p.log_probs(x).sum(-1), p.log_prob(x))
-
-
 def test_what_is_in_a_gap_has_no_gradient() -> None:
     guide, x = one_latent(), table()
     p = guide.model.decode({"z": torch.randn(12, 1)})
@@ -304,28 +197,6 @@ def test_numeric_fills_gaps_by_means() -> None:
     torch.testing.assert_close(found[10, 4:7], shares)
 
 
-def expectation(guide: VaDEGuide, x: Tensor, nodes: int) -> Tensor:
-    """E log p(x given z) under q(z given x), by the trapezoidal rule (the decoder has kinks)."""
-    q = guide.posterior(x)["z"]
-    u = torch.linspace(-9, 9, nodes)
-    z = q.mean + q.variance.sqrt() * u[:, None, None]
-    log_p = guide.model.decode({"z": z}).log_prob(x)
-    return torch.trapezoid(log_p * torch.as_tensor(stats.norm.pdf(u.numpy()))[:, None], u, dim=0)
-
-
-@torch.no_grad()
-def test_the_bound_is_that_of_quadrature() -> None:
-    """Of one latent, whose KL is that of two normals."""
-    guide, x = one_latent(), table()
-    expected = expectation(guide, x, 40_001)
-    torch.testing.assert_close(expected, expectation(guide, x, 20_001), rtol=1e-6, atol=1e-6)
-    q = guide.posterior(x)["z"]
-    kl = (0.5 * (q.variance + q.mean**2 - 1) - q.variance.sqrt().log())[:, 0]
-    bound, error = elbo(guide.model, guide, x, num_draws=1000)
-    assert error < 0.2
-    assert abs(bound - (expected - kl).mean().item()) < 4 * error
-
-
 def test_every_parameter_learns() -> None:
     guide = two_facets()
     loss = Loss(guide.model, guide)
@@ -361,19 +232,6 @@ def test_other_guides_take_columns() -> None:
     assert guide.reconstruct(table()).shape == (12, 9)
 
 
-def test_saved_and_loaded(tmp_path: Path) -> None:
-    torch.set_default_dtype(torch.float32)
-    facets = {"z": GaussianMixture(3, 2)}
-    guide = VaDEGuide(MFCVAE((9,), facets, columns(), SharedMLP((8, 9))))
-    runner = SVIRunner(guide.model, guide)
-    runner.fit(table().float(), 2, progress=False)
-    loaded = SVIRunner.load(runner.save(tmp_path / "run"))
-    assert repr(loaded.model.likelihood) == repr(guide.model.likelihood)
-    assert loaded.model.likelihood.names == columns().names
-    x = table().float()
-    np.testing.assert_array_equal(loaded.guide.reconstruct(x), guide.reconstruct(x))
-
-
 def test_descriptions_keep_the_columns_order() -> None:
     described = to_config(columns())
     assert to_config(from_config(described)) == described
@@ -407,14 +265,6 @@ def test_what_is_not_given_is_chosen_from_the_values() -> None:
     assert likelihood_of(found, "e").loc.item() == 3.0
     again = found.fitted(2 * x)
     assert to_config(again) == to_config(found)
-
-
-def test_the_same_as_incomplete_where_all_columns_are_alike() -> None:
-    x = table()[:, [0, 0]]
-    output = torch.randn(12, 2)
-    both = Columns({"a": Normal(2.0), "b": Normal(2.0)})(output, 1)
-    one = Incomplete(Normal(2.0))(output, 1)
-    torch.testing.assert_close(both.log_prob(x), one.log_prob(x))
 
 
 @pytest.mark.parametrize("likelihood", [Poisson(), NegativeBinomial(), Categorical(4), Ordinal(4)])

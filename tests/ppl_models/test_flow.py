@@ -10,9 +10,9 @@ import torch
 from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from torch.distributions import Distribution
 
-from guides import FlowGuide, VaDEGuide
+from guides import FlowGuide
 from inference import GuideEnum_ELBO, Loss, MeanField_ELBO, SVIRunner, elbo
-from ppl_models import VAE, AutoregressiveFlow, GaussianMixture, GMMFlow, StandardNormal
+from ppl_models import AutoregressiveFlow, GaussianMixture, GMMFlow
 
 
 def build(dim: int = 2, num_layers: int = 3) -> FlowGuide:
@@ -40,14 +40,6 @@ def log_density(guide: FlowGuide, x: torch.Tensor) -> torch.Tensor:
     components = torch.distributions.Normal(prior.loc, prior.scale)
     log_joint = components.log_prob(z[:, None]).sum(-1) + prior.logits.log_softmax(-1)
     return (log_joint.logsumexp(-1) + torch.linalg.slogdet(jacobian)[1]).detach()
-
-
-def test_the_elbo_is_log_p_of_x() -> None:
-    guide = build(dim=4)
-    x = torch.randn(6, 4, dtype=torch.float64)
-    mean, error = elbo(guide.model, guide, x, num_draws=2)
-    assert mean == pytest.approx(float(log_density(guide, x).mean()), rel=1e-10)
-    assert error == 0
 
 
 @pytest.mark.parametrize("L", [1, 2])
@@ -84,9 +76,7 @@ def test_it_runs_backwards() -> None:
 
 @pytest.mark.slow(5)
 def test_it_learns_a_bent_density_by_maximum_likelihood() -> None:
-    """A banana: no Gaussian in x, one after its bend is undone. The entropy of the truth is what no
-    density beats.
-    """
+    """A banana; the entropy of the truth is what no density beats."""
     torch.manual_seed(1)
     s = torch.randn(4000, 2)
     x = torch.stack([s[:, 0], 0.5 * s[:, 1] + s[:, 0] ** 2], 1)
@@ -110,21 +100,6 @@ def _log_p(guide: FlowGuide, x: torch.Tensor) -> np.ndarray:
         .detach()
         .numpy()
     )
-
-
-def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r"a flow keeps the number of dimensions: .* give the prior dim=6"
-    ):
-        GMMFlow((2, 3), GaussianMixture(3, 5))
-    with pytest.raises(ValueError, match="prior must be a mixture"):
-        GMMFlow((5,), StandardNormal(5))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="FlowGuide is for GMMFlow"):
-        FlowGuide(VAE((6,), 2))
-    with pytest.raises(
-        ValueError, match="a flow has no encoder, it inverts its decoder: use FlowGuide"
-    ):
-        VaDEGuide(GMMFlow((5,), GaussianMixture(3, 5)))
 
 
 def test_building_a_flow_leaves_the_checks_of_distributions_on() -> None:

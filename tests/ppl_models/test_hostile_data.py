@@ -15,7 +15,6 @@ import pytest
 import torch
 from scipy import sparse
 from sklearn.datasets import make_blobs
-from sklearn.model_selection import GridSearchCV, cross_val_score
 
 from facetvae.estimators import (
     ContentStyleTransformer,
@@ -422,18 +421,6 @@ def test_a_full_temporary_folder_is_said(monkeypatch: pytest.MonkeyPatch) -> Non
             OSError, match=f"cannot {verb} a fitted estimator.*No space left.*TMPDIR"
         ):
             call()
-
-
-@pytest.mark.slow(40)
-def test_searches_in_several_processes() -> None:
-    search = GridSearchCV(
-        short(epochs=1), {"n_clusters": [1, 2]}, cv=2, n_jobs=2, error_score="raise"
-    ).fit(columns())
-    assert search.best_estimator_.predict(columns()).shape == (40, 1)
-    scores = cross_val_score(
-        classifier(), columns(), np.arange(40) % 2, cv=2, n_jobs=2, error_score="raise"
-    )
-    assert np.isfinite(scores).all()
 
 
 @pytest.mark.parametrize("label", [np.inf, -1e300])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pyro
@@ -15,19 +13,15 @@ from torch import Tensor
 from torch.distributions import Normal as TorchNormal
 from torch.distributions import kl_divergence
 
-from guides import ConditionalGuide, LadderGuide, MarginalGuide, VaDEGuide
+from guides import ConditionalGuide
 from inference import (
     Loss,
     MeanField_ELBO,
     SVIRunner,
-    cold_start,
     data_dependent_start,
     elbo,
-    fit_mixtures,
     mutual_information,
-    warm_start,
 )
-from inference.callbacks import FitMixtures
 from inference.diagnostics import (
     compare_estimators,
     exact_objective,
@@ -36,7 +30,6 @@ from inference.diagnostics import (
     log_importance_weights,
     loss_draws,
 )
-from inference.figures.facets import cluster_gallery
 from ppl_models import (
     IVAE,
     MLP,
@@ -140,9 +133,7 @@ def test_a_continuous_label_gives_the_priors_mean_and_scale(num_samples: int) ->
 
 
 def test_it_is_vade_with_its_cluster_conditioned_on() -> None:
-    """The same density of z and x as VaDE's program has for that cluster; of the cluster itself,
-    nothing.
-    """
+    """The density of z and x that VaDE has for that cluster; of the cluster itself, nothing."""
     guide = build()
     vade = VaDE(
         (6,),
@@ -164,9 +155,7 @@ def test_it_is_vade_with_its_cluster_conditioned_on() -> None:
 
 @pytest.mark.slow(2)
 def test_it_learns_a_prior_for_each_label() -> None:
-    """Three groups of points, told apart by their label alone: components move to where their data
-    are.
-    """
+    """Three groups, told apart by their label alone: components move to where their data are."""
     rng = np.random.default_rng(0)
     label = rng.integers(K, size=600)
     x = (np.array([[0.0, 0], [3, 0], [0, 3]])[label] + 0.2 * rng.normal(size=(600, 2))).astype(
@@ -207,12 +196,6 @@ def test_what_the_encoder_makes_of_x_depends_on_the_label(x_shape: tuple[int, ..
     assert (one - other).std(0).min() > 1e-4, "a constant would leave x and u apart"
 
 
-def test_data_are_drawn_for_labels() -> None:
-    model = build().model
-    assert model(label=U).shape == (7, 6)
-    assert model.generate(4, facet="label", cluster=2).shape == (4, 6)
-
-
 @pytest.mark.slow(2)
 def test_diagnostics_take_labels_or_say_that_they_do_not() -> None:
     guide = build()
@@ -234,9 +217,7 @@ def test_diagnostics_take_labels_or_say_that_they_do_not() -> None:
 
 @pytest.mark.parametrize("reads_label", [True, False])
 def test_importance_weights_give_the_density_given_the_label(reads_label: bool) -> None:
-    """The mean weight against p(x given u) by quadrature under the label's own prior, five standard
-    errors.
-    """
+    """The mean weight against p(x given u) by quadrature, within five standard errors."""
     pyro.set_rng_seed(0)
     network = MLP((5,), activation="tanh", dropout=0)
     model = IVAE((6,), 3, 1, Normal(0.7), network, scale=0.8).double()
@@ -254,79 +235,6 @@ def test_importance_weights_give_the_density_given_the_label(reads_label: bool) 
     assert ((weights.mean(0) - evidence).abs() < 5 * error).all()
     with pytest.raises(ValueError, match="needs label="):
         log_importance_weights(guide, x, 3)
-
-
-def continuous() -> ConditionalGuide:
-    return ConditionalGuide(ContinuousIVAE((6,), 2, D, Normal(0.4), MLP((8,))))
-
-
-REFUSED: list[tuple[Callable[[], Any], str]] = [
-    (
-        lambda: continuous().embed(X, label=U),
-        r"label has shape \[7\], but \[7, 2\] is needed: a vector of 2 for each",
-    ),
-    (
-        lambda: continuous().embed(X, label=torch.full((7, 2), torch.nan)),
-        "label holds NaN or infinity",
-    ),
-    (lambda: continuous().embed(X), "ContinuousIVAE needs label= besides x"),
-    (lambda: continuous().model.prior("label").log_joint(X), "z has no density under this prior"),
-    (lambda: build().embed(X), "IVAE needs label= besides x"),
-    (lambda: build().embed(X, label=U[:3]), r"label has shape \[3\], but there are 7 samples"),
-    (lambda: build().embed(X, label=U[:, None]), r"label has shape \[7, 1\]"),
-    (
-        lambda: build().embed(X, label=U + 1),
-        "classes from 1 to 3, but the model was built for 0 to 2",
-    ),
-    (lambda: build().embed(X, label=U - 1), "classes from -1 to 1"),
-    (lambda: build().embed(X, label=U.double()), "label must hold integers, got torch.float64"),
-    (lambda: build().embed(X, label=U > 0), "label must hold integers, got torch.bool"),
-    (lambda: build().embed(X, label=["a"] * 7), "label must hold numbers, got list"),
-    (lambda: build().embed(X, label=U, group=U), "IVAE takes label besides x, got group"),
-    (
-        lambda: VaDEGuide(build().model),
-        "IVAE takes label besides x and VaDEGuide takes nothing.*such as ConditionalGuide",
-    ),
-    (lambda: MarginalGuide(build().model), "MarginalGuide takes nothing"),
-    (lambda: LadderGuide(build().model), "LadderGuide takes nothing"),
-    (
-        lambda: ConditionalGuide(VaDE((6,), GaussianMixture(3, 2))),
-        "ConditionalGuide is for IVAE, ContinuousIVAE and CVAE, got VaDE: use VaDEGuide",
-    ),
-    (
-        lambda: build().embed(X, label=U * 1j),
-        "label must be a dense tensor of real numbers, but is complex",
-    ),
-    (
-        lambda: SVIRunner((g := build()).model, g).fit(X, 1, batchsize=3, label=U),
-        "batchsize: is that a misspelt option",
-    ),
-    (
-        lambda: FitMixtures(X, 9).check(SVIRunner((g := build()).model, g)),
-        "cannot start from clusters",
-    ),
-    (lambda: cluster_gallery(build(), X, "label", (2, 3)), "has no clusters to draw"),
-    (lambda: IVAE((6,), 0, 2), "num_labels must be an integer of at least 1"),
-    (lambda: cold_start(build(), X), "cannot start from clusters"),
-    (lambda: fit_mixtures(build(), X), "cannot start from clusters"),
-    (lambda: warm_start(SVIRunner((g := build()).model, g), X, 1), "cannot start from clusters"),
-]
-
-
-@pytest.mark.parametrize(("call", "words"), REFUSED, ids=[words for _, words in REFUSED])
-def test_what_does_not_fit_is_refused(call: Callable[[], Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        call()
-
-
-def test_a_refused_label_leaves_everything_as_it_was() -> None:
-    guide = build()
-    runner = SVIRunner(guide.model, guide)
-    before = {name: value.clone() for name, value in guide.state_dict().items()}
-    with pytest.raises(ValueError, match="label has shape"):
-        runner.fit(X, epochs=1, progress=False, label=U[:3])
-    assert (runner.history, runner.step) == ([], 0)
-    assert all(torch.equal(value, before[name]) for name, value in guide.state_dict().items())
 
 
 def test_a_start_from_data_takes_labels() -> None:

@@ -24,7 +24,6 @@ from ppl_models import (
     GaussianMixture,
     HeteroscedasticNormal,
     Incomplete,
-    LogNormal,
     MLPLadder,
     Normal,
     VaDE,
@@ -126,15 +125,6 @@ def test_a_likelihood_of_two_parameters_and_a_threshold_leave_missing_entries_ou
     torch.testing.assert_close(
         Incomplete(Bernoulli(threshold=0.5))(logits, 1).log_prob(prepared), expected
     )
-
-
-def test_what_stands_in_a_gap_is_typical_and_has_no_part_in_the_misfit() -> None:
-    placed = Incomplete(LogNormal(0.5, loc=10.0, unit=2.0))
-    x = torch.tensor([[22_026.4658, NAN]])
-    torch.testing.assert_close(placed.features(x), torch.zeros(1, 2))
-    assert Incomplete(LogNormal(0.5)).fill == 1
-    p = Incomplete(Normal(0.5))(torch.zeros(1, 2), 1)
-    assert float(Incomplete(Normal(0.5)).misfit(p, torch.tensor([[3.0, NAN]]))) == 9
 
 
 @pytest.mark.parametrize(
@@ -246,9 +236,7 @@ def test_every_row_with_a_label_has_its_part_in_a_fit() -> None:
 
 
 def test_runs_side_by_side_take_labels() -> None:
-    """From mixtures without a start, each run's components are the classes, in their order, by the
-    labels alone.
-    """
+    """Without a start, each run's components are the classes, in their order."""
     x = torch.where(holed().isnan(), 0.0, holed())
     label = np.arange(60) % 2
     runners = []

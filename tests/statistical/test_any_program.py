@@ -140,9 +140,7 @@ def test_pyros_estimators_of_a_conjugate_normal_are_unbiased(kind: type[ELBO]) -
 
 
 def importance_weighted(model: Callable, guide: Callable, x: Tensor) -> Tensor:
-    """The bound of two importance-weighted draws for a program with one Normal latent, by
-    quadrature.
-    """
+    """The bound of two importance-weighted draws of one Normal latent, by quadrature."""
     q = poutine.trace(guide).get_trace(x).nodes["z"]["fn"]
     noise, weights = gauss_hermite(20, 1)
     logs = []

@@ -45,9 +45,7 @@ def normal(head: Tensor) -> TorchNormal:
 
 
 def exact_loss(guide: GroupedGuide) -> Tensor:
-    """Minus the mean over groups of Eq. 3, by the mean size of a group; written without the
-    library's densities.
-    """
+    """Minus the mean over groups of Eq. 3 by their mean size, without the library's densities."""
     style, content = guide.encoder(X)
     q_style, q_member = normal(style), normal(content)
     standard = TorchNormal(torch.zeros((), dtype=X.dtype), 1.0)

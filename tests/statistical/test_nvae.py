@@ -114,9 +114,7 @@ def test_value_and_gradient(alpha: float | None, kind: type, num_samples: int, l
 
 
 def test_a_closed_form_has_less_noise() -> None:
-    """The variance of the loss with pi's KL drawn is above that of the closed form, which does not
-    depend on draws.
-    """
+    """Drawn, pi's KL adds to the variance of the loss."""
     guide = build(0.6)
     variances = [
         loss_draws(

@@ -33,9 +33,7 @@ def log_posterior(prior: GaussianMixture, z: Tensor) -> Tensor:
 
 
 def cost(log_q: Tensor, log_p_c_z: Tensor, weights: Tensor) -> Tensor:
-    """E over q(z given x) of KL(q(c given x) to p(c given z)), the term that the theorems minimise
-    (Eq. 5).
-    """
+    """E over q(z given x) of KL(q(c given x) to p(c given z)), to be minimised (Eq. 5)."""
     return (log_q.exp() * (log_q - weights @ log_p_c_z)).sum()
 
 
@@ -64,9 +62,7 @@ def found_from(seed: int, log_p_c_z: Tensor, weights: Tensor) -> float:
 
 
 def assert_optimal(log_p_c_z: Tensor, weights: Tensor) -> Tensor:
-    """Nothing beats the theorem's q, the optimiser comes to it, and its cost is -log Z; returns the
-    optimal log q.
-    """
+    """The optimiser comes to the theorem's q and its cost -log Z; returns the best log q."""
     expected = weights @ log_p_c_z
     log_z = expected.logsumexp(-1)
     log_pi = expected - log_z  # Eq. 8, 12, 48
@@ -108,17 +104,13 @@ def test_the_two_posteriors_meet_where_z_has_no_spread() -> None:
 
 
 def joint_log_posterior(priors: list[GaussianMixture], z: Tensor) -> Tensor:
-    """log p(c_1, c_2 given z_1, z_2) = sum of the facets' own (Eq. 45), flattened to ``[M, K_1
-    K_2]``.
-    """
+    """log p(c_1, c_2 given z_1, z_2) = sum of the facets' own (Eq. 45): ``[M, K_1 K_2]``."""
     first, second = (log_posterior(prior, z[:, [j]]) for j, prior in enumerate(priors))
     return (first.unsqueeze(-1) + second.unsqueeze(-2)).flatten(1)
 
 
 def test_theorem_2_the_best_joint_posterior_factorises() -> None:
-    """Over all joint q(c_1, c_2 given x), not only products, the best is the product of the facets'
-    own.
-    """
+    """The best of all joint q(c_1, c_2 given x) is the product of the facets' own."""
     priors = [mixture(3, 1, seed=2), mixture(2, 1, seed=3)]
     nodes, weights = gauss_hermite(40, 2)
     z = torch.tensor([0.2, -0.4]) + torch.tensor([0.7, 1.1]) * nodes

@@ -67,9 +67,7 @@ def log_q_y(p: Parameters, x: Tensor) -> list[Tensor]:
 
 
 def q_z(p: Parameters, x: Tensor, y: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
-    """Eq. 6 to 8: mean and deviation of z_1 given x, y_1 and of z_2 given x, y_1, y_2; y one-hot or
-    relaxed.
-    """
+    """Eq. 6 to 8: mean and deviation of z_1 given x, y_1 and of z_2 given x, y_1, y_2."""
     h1 = torch.tanh(linear(p, "encoder.backbones.0.1", x)) + linear(p, "encoder.shifts.0", y[0])
     h2 = torch.tanh(linear(p, "encoder.backbones.1.0", h1)) + linear(p, "encoder.shifts.1", y[1])
     heads = [linear(p, f"encoder.rungs.{j}", h) for j, h in enumerate((h1, h2))]
@@ -199,9 +197,7 @@ def test_expected_gradient_is_that_of_eq_9(name: str) -> None:
 
 @pytest.mark.parametrize("layer", [0, 1])
 def test_reach_is_every_site_that_sees_a_cluster(layer: int) -> None:
-    """Without noise: for the same draws, the log-densities that change with a cluster are those in
-    its reach.
-    """
+    """For the same draws, the log-densities that change are those in the cluster's reach."""
     guide = build(ScoreFunction("none"))
 
     def log_densities(clusters: tuple[int, int]) -> dict[str, Tensor]:
