@@ -41,8 +41,8 @@ from sklearn.impute import IterativeImputer, KNNImputer, SimpleImputer
 
 from facetvae.estimators import MultiFacetClustering
 from lab.benchmarks.mixed_tables import NUMBERS, MixedTable, mixed_table
-from lab.run_lines import run_all, whole_lines
-from lab.summarize import print_table
+from lab.run_lines import run_all
+from lab.summarize import print_tables
 
 __all__ = ["Coded", "errors", "known_values", "measure", "with_gaps"]
 
@@ -246,17 +246,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     def measured(seed: int, share: float) -> dict[str, Any]:
         return {"scores": measure(args.table, args.rows, seed, share)}
 
-    run_all(args.out, runs, ["seed", "share"], settings, measured)
-    lines = [*whole_lines(args.out.read_text())]
+    lines = run_all(args.out, runs, ["seed", "share"], settings, measured)
     for share in args.shares:
-        found = [
-            line["scores"]
-            for line in lines
-            if line["settings"] == settings and line["share"] == share
-        ]
-        for name in found[0]:
-            print(f"{share:.0%} removed, {name}")
-            print_table([each[name] for each in found])
+        found = [line["scores"] for line in lines if line["share"] == share]
+        print_tables(found, f"{share:.0%} removed, ")
 
 
 if __name__ == "__main__":
