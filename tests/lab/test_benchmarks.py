@@ -19,13 +19,14 @@ import torch
 from sklearn.metrics import normalized_mutual_info_score
 from torch import Tensor
 
-from facetvae.datasets import digits
+from facetvae.datasets import Dataset, digits
 from guides import FacetGuide, VaDEGuide
 from inference import Groups, Loss, SVIRunner
 from inference.randomness import seeded
 from lab import summarize
 from lab.benchmarks import (
     few_labels,
+    kmeans_images,
     neighbor_prior,
     neighbors_of_two,
     on_a_card,
@@ -301,6 +302,19 @@ def test_scores_are_summarized_in_their_units(
     (tmp_path / "run-1" / "scores.json").write_text("{}")
     with pytest.raises(SystemExit, match="not all runs have 'digit digit accuracy_train'"):
         summarize.main([str(tmp_path / "run-0"), str(tmp_path / "run-1")])
+
+
+def test_kmeans_is_scored_on_test_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three shades, of which the lightest has two labels in the test images."""
+    shade = np.arange(30) % 3
+    x = (100 * shade[:, None] + np.random.default_rng(0).integers(9, size=(30, 4))).astype(np.uint8)
+    label = {"digit": np.where(np.arange(30) == 2, 0, shade)}
+    few = Dataset("mnist", x, x, label, label, (2, 2))
+    monkeypatch.setattr(kmeans_images, "load", lambda name, root: few)
+    monkeypatch.setattr(kmeans_images, "CLUSTERS", {"mnist": {"digit": 3}})
+    kmeans_images.main(["--data", "mnist", "--out", str(tmp_path)])
+    scores = json.loads((tmp_path / "scores.json").read_text())
+    assert scores == {"mnist": {"digit": pytest.approx(100 * 29 / 30)}}
 
 
 def knows_first(data: rivals.Data, seed: int) -> np.ndarray:
