@@ -23,7 +23,7 @@ import torch
 from sklearn.neural_network import MLPClassifier
 from torch import nn
 
-from facetvae.datasets import Dataset, digits
+from facetvae.datasets import Dataset, digits, some_rows
 from guides import MarginalGuide, VaDEGuide
 from inference import SVIRunner, elbo
 from inference.metrics import cluster_accuracy
@@ -254,13 +254,9 @@ def test_runs_and_writes_its_run_folder(variant: list[str], tmp_path: Path) -> N
     assert names(tmp_path) == {"run"}, "a protocol writes into its run folder only"
 
 
-@pytest.mark.parametrize("dataset", ["digits", "drawn"])
-def test_the_choice_leaves_its_table_its_figure_and_the_chosen_runs(
-    dataset: str, tmp_path: Path
-) -> None:
-    weights = "dirichlet" if dataset == "digits" else "learned"
-    said, out = finished(tmp_path, "choose", "--dataset", dataset, "--weights", weights)
-    assert names(out) == {"run.json", "results.json", "figures", "chosen", "checkpoints"}
+def test_the_choice_leaves_its_table_and_the_chosen_runs(tmp_path: Path) -> None:
+    said, out = finished(tmp_path, "choose", "--dataset", "drawn", "--weights", "dirichlet")
+    assert names(out) == {"run.json", "results.json", "chosen", "checkpoints"}
     results = json.loads((out / "results.json").read_text())
     assert list(results["candidates"]) == ["1 x 2", "1 x 3", "2 x 2", "2 x 3", "3 x 2", "3 x 3"]
     J, K = map(int, results["chosen"].split(" x "))
@@ -270,7 +266,6 @@ def test_the_choice_leaves_its_table_its_figure_and_the_chosen_runs(
     for name in results["candidates"]:
         assert len(re.findall(rf"^[* ] {name} ", said, re.M)) == 2, "a line in each of two tables"
     assert f"chosen: {results['chosen']}, the smallest within one standard error" in said
-    assert (out / "figures" / "selection.png").stat().st_size > 20_000
 
 
 NVAE_RUNS = [
@@ -381,7 +376,7 @@ def digits_guide(data: Dataset) -> VaDEGuide:
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_probes_read_draws_as_in_table_1_and_means_of_each_facet_and_of_both() -> None:
     """The classifier of the table, on latents that the test computes."""
-    data = digits()
+    data = some_rows(digits(), 400)
     guide = digits_guide(data)
     found = scoring.probe_facets(guide, data, seed=3)
     assert list(found) == ["style", "digit", "joint"]
