@@ -34,6 +34,8 @@ def test_the_grid_is_the_originals() -> None:
     )
     with pytest.raises(ValueError, match="no value 10 of a factor 'floor'"):
         shapes.factor_grid(floor=10)
+    image = np.array([[0, 2, 10, 10], [4, 6, 10, 14]], np.uint8).reshape(1, 2, 4, 1)
+    np.testing.assert_array_equal(shapes.halve(image)[0, :, :, 0], [[3, 11]])
 
 
 @pytest.mark.parametrize(("configuration", "varying"), [(1, "floor"), (2, "wall")])
@@ -115,11 +117,6 @@ def test_geometric_factors_are_visible(cached: Path, factor: str) -> None:
     fit, held_out = order[:400], order[400:]
     score = RidgeClassifier(alpha=1.0).fit(x[fit], y[fit]).score(x[held_out], y[held_out])
     assert score > 0.8, score
-
-
-def test_halving_averages() -> None:
-    image = np.array([[0, 2, 10, 10], [4, 6, 10, 14]], np.uint8).reshape(1, 2, 4, 1)
-    np.testing.assert_array_equal(shapes.halve(image)[0, :, :, 0], [[3, 11]])
 
 
 def test_the_original_is_read_where_it_is_given(tmp_path: Path) -> None:

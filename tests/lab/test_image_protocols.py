@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from facetvae.datasets import Dataset
-from guides import ConditionalGuide, MarginalGuide
-from inference import Checkpoints, SVIRunner
+from guides import MarginalGuide
+from inference import SVIRunner
 from lab.protocols.image_protocols import (
     PROTOCOLS,
     STANDS_FOR,
@@ -24,7 +24,7 @@ from lab.protocols.image_protocols import (
     left_out,
     varying_pixels,
 )
-from ppl_models import IVAE, MLP, Bernoulli, GaussianMixture, Incomplete, VaDE
+from ppl_models import MLP, Bernoulli, GaussianMixture, Incomplete, VaDE
 
 pytestmark = pytest.mark.slow(15)
 images = importlib.import_module("lab.protocols.identifiability_images")
@@ -105,31 +105,6 @@ def test_pixels_left_out_are_in_no_likelihood() -> None:
     density.sum().backward()
     assert torch.equal(output.grad[:, 0, 0, :2], torch.zeros(16, 2))
     assert (output.grad.flatten(1).abs() > 0).sum(1).eq(14).all()
-
-
-def test_a_stopped_run_draws_the_pixels_that_it_would_have_drawn(tmp_path: Path) -> None:
-    def runner() -> SVIRunner:
-        torch.manual_seed(0)
-        model = IVAE((1, 4, 4), 3, 2, Incomplete(Bernoulli()), MLP((8,), dropout=0), name="z")
-        return SVIRunner(model, ConditionalGuide(model, reads_label=False), seed=5)
-
-    def trained(folder: Path, ends: int | None = None) -> SVIRunner:
-        def end(run: SVIRunner, record: dict[str, float]) -> None:
-            if record["epoch"] == ends:
-                raise KeyboardInterrupt
-
-        kept = Checkpoints(folder, epochs=1, resume=True)
-        loader = loader_of(EIGHT_BIT)
-        return runner().fit(loader, 4, callbacks=[end], checkpoints=kept, progress=False)
-
-    whole = trained(tmp_path / "whole")
-    with pytest.raises(KeyboardInterrupt):
-        trained(tmp_path / "parts", ends=3)
-    resumed = trained(tmp_path / "parts")
-    assert [record["epoch"] for record in resumed.history] == [1, 2, 3, 4]
-    assert resumed.epoch == 4
-    for one, other in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
-        assert torch.equal(one, other)
 
 
 def test_the_authors_start() -> None:
@@ -252,9 +227,3 @@ def test_the_authors_runs_leave_latents_scores_and_figures(
         "pairs.png",
         "training.png",
     }
-
-
-def test_a_single_run_is_refused_before_it_is_trained(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        images.parse(["--seeds", "1"])
-    assert "--seeds 1: two runs or more are compared with each other" in capsys.readouterr().err
