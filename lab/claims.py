@@ -81,17 +81,13 @@ def load_claims(records: Sequence[Record], root: Path = ROOT) -> list[Claims]:
     papers = [_load(path) for path in sorted((root / "lab/results/claims").glob("*.toml"))]
     names = {record.name for record in records}
     for paper in papers:
-        _check_named(paper.about, names, f"lab/results/claims: {paper.title}, about")
         for claim in paper.claims:
             where = f"lab/results/claims: {paper.title}, {claim.where}"
             if claim.verdict not in VERDICTS:
-                known = ", ".join(VERDICTS)
-                raise RecordError(
-                    f"{where}: verdict: must be one of {known}, got {claim.verdict!r}"
-                )
+                known = f"must be one of {', '.join(VERDICTS)}"
+                raise RecordError(f"{where}: verdict: {known}, got {claim.verdict!r}")
             if claim.record and claim.record not in names:
                 raise RecordError(f"{where}: record: there is no lab/results/{claim.record}.toml")
-            _check_named(claim.found, names, where)
             if claim.verdict in MEASURED and not (claim.record or "`tests/" in claim.found):
                 raise RecordError(
                     f"{where}: record: {claim.verdict!r} needs the record of what was measured, or "
@@ -100,13 +96,6 @@ def load_claims(records: Sequence[Record], root: Path = ROOT) -> list[Claims]:
             if not claim.record and PLACEHOLDER.search(claim.found):
                 raise RecordError(f"{where}: record: is needed, as `found` names a figure")
     return sorted(papers, key=lambda paper: paper.order)
-
-
-def _check_named(text: str, names: set[str], where: str) -> None:
-    """:raises RecordError: if a figure of a record is named that there is not."""
-    for at in ELSEWHERE.finditer(text):
-        if at["record"] not in names:
-            raise RecordError(f"{where}: there is no lab/results/{at['record']}.toml")
 
 
 def _load(path: Path) -> Claims:
@@ -142,5 +131,14 @@ def _found(claim: Claim, of: dict[str, Record]) -> str:
 
 
 def fill_elsewhere(text: str, of: dict[str, Record]) -> str:
-    """The text with figures that it names with their records."""
-    return ELSEWHERE.sub(lambda at: fill(f"{{{at['figure']}}}", of[at["record"]]), text)
+    """The text with figures that it names with their records.
+
+    :raises RecordError: if there is no such record or figure.
+    """
+
+    def shown(at: re.Match[str]) -> str:
+        if at["record"] not in of:
+            raise RecordError(f"{at[0]}: there is no lab/results/{at['record']}.toml")
+        return fill(f"{{{at['figure']}}}", of[at["record"]])
+
+    return ELSEWHERE.sub(shown, text)

@@ -14,7 +14,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from decimal import ROUND_HALF_UP, Decimal
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -97,16 +97,14 @@ class Paper:
         """Mean and deviation with so many digits, or as the paper spells them."""
         if self.mean is None:
             return self.text
-        shown = [spell(n) if digits is None else round_to(n, digits) for n in self._numbers()]
+        numbers = [n for n in (self.mean, self.deviation) if n is not None]
+        shown = [spell(n) if digits is None else round_to(n, digits) for n in numbers]
         return shown[0] + (f" ({shown[1]})" if len(shown) > 1 else "") + self.text
 
     def cell(self) -> str:
         """All of it, for a table."""
         runs = f"{self.runs} seeds" if self.runs else ""
         return ", ".join(part for part in (self.show(), runs, self.where) if part)
-
-    def _numbers(self) -> list[float]:
-        return [n for n in (self.mean, self.deviation) if n is not None]
 
 
 @dataclass(frozen=True)
@@ -184,8 +182,7 @@ class Figure:
             "mean": lambda n: round_to(self.center, n),
             "sd": lambda n: None if self.spread is None else round_to(self.spread, n),
             "each": lambda n: ", ".join(round_to(v, n) for v in self.values) or None,
-            "low": lambda n: self._end(self.low, min, n),
-            "high": lambda n: self._end(self.high, max, n),
+            "low": self._lowest,
             "paper_runs": lambda _: str(self.paper.runs) if self.paper else None,
         }
         if part == "paper":
@@ -204,16 +201,15 @@ class Figure:
             return f"{center} ({round_to(self.low, digits)} to {round_to(self.high, digits)})"
         return center if self.spread is None else f"{center} ({round_to(self.spread, digits)})"
 
-    def _end(self, known: float | None, pick: Callable[..., float], digits: int) -> str | None:
-        if self.values:
-            known = pick(self.values)
-        return None if known is None else round_to(known, digits)
+    def _lowest(self, digits: int) -> str | None:
+        low = min(self.values, default=self.low)
+        return None if low is None else round_to(low, digits)
 
 
 @dataclass(frozen=True)
 class Table:
     """Numbers that are read in rows and columns. A cell is a number, ``[mean, deviation]``,
-    ``{median, low, high}``, ``{each = [cells]}``, or text, in which figures stand by name.
+    ``{each = [numbers]}``, or text, in which figures stand by name.
     """
 
     columns: tuple[str, ...]
@@ -293,7 +289,7 @@ class Record:
     @property
     def modules(self) -> list[str]:
         """Files of this repository that the command runs."""
-        found = re.findall(r"-m ((?:benchmarks|examples)\.\w+)", " ".join(self.command))
+        found = re.findall(r"-m ((?:lab|examples)(?:\.\w+)+)", " ".join(self.command))
         return [f"{module.replace('.', '/')}.py" for module in dict.fromkeys(found)]
 
 
@@ -369,8 +365,8 @@ def load(path: Path, shared: Shared) -> Record:
     for many, one, kind in (
         ("figures", "figure", _figure),
         ("tables", "table", _table),
-        ("summaries", "summary", _build_summary),
-        ("added", "added", _added),
+        ("summaries", "summary", partial(build, Summary)),
+        ("added", "added", partial(build, Added)),
     ):
         entries = content.pop(one, [])
         places = [f"{where}: {one} {number}" for number in range(1, len(entries) + 1)]
@@ -475,14 +471,6 @@ def _table(content: dict[str, Any], where: str) -> Table:
                 f"{where}: row {number + 1} has {len(row)} cells for {len(table.columns)} columns"
             )
     return table
-
-
-def _build_summary(content: dict[str, Any], where: str) -> Summary:
-    return build(Summary, content, where)
-
-
-def _added(content: dict[str, Any], where: str) -> Added:
-    return build(Added, content, where)
 
 
 def _check(record: Record, shared: Shared, where: str) -> None:

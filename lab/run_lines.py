@@ -16,8 +16,8 @@ def run_all(
     names: Sequence[str],
     settings: Mapping[str, Any],
     train: Callable[..., dict[str, Any]],
-) -> None:
-    """Do each run that the file does not have, and add its line.
+) -> list[dict[str, Any]]:
+    """Do each run that the file does not have, and add its line; the lines of all of them.
 
     :param runs: arguments of each.
     :param names: of these arguments, under which the lines have them.
@@ -30,15 +30,19 @@ def run_all(
     done = list(whole_lines(text))
     if text and not text.endswith("\n"):  # stopped while it wrote
         path.write_text(text + "\n")
+    lines = []
     for run in runs:
         described = dict(zip(names, run, strict=True)) | {"settings": dict(settings)}
-        if any(described.items() <= line.items() for line in done):
+        if there := [line for line in done if described.items() <= line.items()]:
+            lines.append(there[0])
             continue
         found = described | train(**dict(zip(names, run, strict=True)))
+        lines.append(found)
         with path.open("a") as file:
             file.write(json.dumps(found) + "\n")
         shown = {name: value for name, value in found.items() if not isinstance(value, dict | list)}
         print(json.dumps(shown), flush=True)
+    return lines
 
 
 def whole_lines(text: str) -> Iterable[dict[str, Any]]:

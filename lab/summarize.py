@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["print_table", "read_scores"]
+__all__ = ["print_table", "print_tables", "read_scores"]
 
 # Names of scores that are shares; they are printed in percent, and all others as they are.
 FRACTION = re.compile(r"(accuracy|probe|nmi|ari)(_.*)?")
@@ -30,6 +30,16 @@ def print_table(rows: Sequence[Mapping[str, float]]) -> None:
             f"{max(values):.3f}",
             flush=True,
         )
+
+
+def print_tables(found: Sequence[Mapping[str, Mapping[str, float]]], heading: str = "") -> None:
+    """The measures of every method, in turn.
+
+    :param found: of each seed, by method.
+    """
+    for name in found[0]:
+        print(heading + name)
+        print_table([each[name] for each in found])
 
 
 def flat(scores: Any, name: str = "") -> Iterator[tuple[str, float]]:

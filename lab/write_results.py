@@ -76,7 +76,7 @@ def record_blocks(record: Record, machines: Mapping[str, str]) -> list[str]:
     blocks = [commands(record), provenance(record, machines), fill(record.setting.strip(), record)]
     blocks.append(figure_table(record, listed) if listed else "")
     for table in record.tables:
-        blocks += [table_caption(table, record), data_table(table, record)]
+        blocks += table_blocks(table, record)
     blocks.append(fill(record.notes.strip(), record))
     return [block for block in blocks if block]
 
@@ -124,9 +124,8 @@ def figure_table(record: Record, figures: Sequence[Figure]) -> str:
         (measured, [figure.show() for figure in figures]),
         (
             seeds_of(record.seeds),
-            [part_or_blank(figure, "each") if several else "" for figure in figures],
+            [figure.show("each") if several and figure.values else "" for figure in figures],
         ),
-        ("lowest to highest", [range_of(figure) for figure in figures]),
         ("paper", [figure.paper.cell() if figure.paper else "" for figure in figures]),
     ]
     kept = [(name, cells) for name, cells in columns if any(cells)]
@@ -145,28 +144,12 @@ def measured_at(part: Figure | Table) -> str:
     return ", ".join(str(each) for each in (part.commit, part.date) if each)
 
 
-def part_or_blank(figure: Figure, part: str) -> str:
-    try:
-        return figure.show(part)
-    except KeyError:
-        return ""
-
-
-def range_of(figure: Figure) -> str:
-    """Lowest and highest where the seeds' values are not listed."""
-    if figure.values or figure.value is not None or figure.low is None:
-        return ""
-    return f"{figure.show('low')} to {figure.show('high')}"
-
-
-def table_caption(table: Table, record: Record) -> str:
+def table_blocks(table: Table, record: Record) -> list[str]:
+    """Its caption, and itself."""
     caption, at = fill(table.caption.strip(), record), measured_at(table)
-    return " ".join(filter(None, (caption, f"(At {at}.)" if at else "")))
-
-
-def data_table(table: Table, record: Record) -> str:
     rows = [[cell_text(cell, record) for cell in row] for row in table.rows]
-    return markdown_table(table.columns, rows)
+    described = " ".join(filter(None, (caption, f"(At {at}.)" if at else "")))
+    return [described, markdown_table(table.columns, rows)]
 
 
 def cell_text(cell: Any, record: Record) -> str:
@@ -176,11 +159,8 @@ def cell_text(cell: Any, record: Record) -> str:
             return fill(cell, record)
         case [mean, deviation]:
             return f"{spell(mean)} ({spell(deviation)})"
-        case {"median": median, "low": low, "high": high}:
-            return f"{spell(median)} ({spell(low)} to {spell(high)})"
         case {"each": [*cells]}:
-            plain = all(isinstance(each, int | float) for each in cells)
-            return (", " if plain else "; ").join(cell_text(each, record) for each in cells)
+            return ", ".join(map(spell, cells))
         case int() | float():
             return spell(cell)
     raise RecordError(

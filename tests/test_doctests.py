@@ -23,7 +23,7 @@ from tests.global_state import unchanged
 
 pytestmark = pytest.mark.slow(30)
 
-PACKAGES = ("ppl_models", "guides", "inference", "facetvae", "lab.figures")
+PACKAGES = ("ppl_models", "guides", "inference", "facetvae")
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 # Models, priors, likelihoods, networks, guides, and the kinds of things in `inference` that users

@@ -41,7 +41,7 @@ from sklearn.mixture import GaussianMixture
 from facetvae.estimators import MultiFacetClustering
 from inference import neighbor_clusters
 from lab.protocols.embeddings import DrawnEmbeddings, drawn_embeddings
-from lab.run_lines import run_all, whole_lines
+from lab.run_lines import run_all
 from lab.summarize import print_table
 
 __all__ = ["LEVELS", "METHODS", "docstrings", "measure"]
@@ -215,11 +215,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     runs = [(one, seed, how) for seed in seeds for one in args.levels for how in args.methods]
     settings = {"rows given": args.rows}
     names = ("level", "seed", "method")
-    run_all(args.out, runs, names, settings, lambda **run: measure(**run, rows=args.rows))
-    lines = [*whole_lines(args.out.read_text())]
+    lines = run_all(args.out, runs, names, settings, lambda **run: measure(**run, rows=args.rows))
     for level in args.levels:
         for method in args.methods:
-            own = {"level": level, "method": method, "settings": settings}.items()
+            own = {"level": level, "method": method}.items()
             print(f"{level}, {method}")
             print_table([line["scores"] for line in lines if own <= line.items()])
 

@@ -1,12 +1,9 @@
 """What is filled into gaps of mixed tables, beside the removed entries.
 
     OMP_NUM_THREADS=1 python -m lab.benchmarks.imputed_tables --seeds 10 20 --out runs/imputed.jsonl
-    OMP_NUM_THREADS=1 python -m lab.benchmarks.imputed_tables --table diabetes \
-        --out runs/diabetes.jsonl
 
-10, 30 and 50 % of the entries are removed completely at random from every column of a table: of
-those that `mixed_tables` draws, or of one that comes with scikit-learn: diabetes, with the sex as a
-category, and wine, with the cultivar as one. MultiFacetClustering, given nothing, beside each
+10, 30 and 50 % of the entries are removed completely at random from every column of the tables that
+`mixed_tables` draws. MultiFacetClustering, given nothing, beside each
 column's mean or most frequent category, scikit-learn's IterativeImputer (Bayesian ridge regression)
 and KNNImputer (five neighbours). These see standardised numbers, log(1 + x) of counts and a column
 of zeros and ones for each category (IterativeImputer: each but the last), of which the largest is
@@ -34,15 +31,14 @@ from typing import Any
 import numpy as np
 from scipy.special import softmax
 from scipy.stats import norm, poisson
-from sklearn.datasets import load_diabetes, load_wine
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.experimental import enable_iterative_imputer  # noqa: F401
 from sklearn.impute import IterativeImputer, KNNImputer, SimpleImputer
 
 from facetvae.estimators import MultiFacetClustering
 from lab.benchmarks.mixed_tables import NUMBERS, MixedTable, mixed_table
-from lab.run_lines import run_all, whole_lines
-from lab.summarize import print_table
+from lab.run_lines import run_all
+from lab.summarize import print_tables
 
 __all__ = ["Coded", "errors", "known_values", "measure", "with_gaps"]
 
@@ -139,7 +135,7 @@ def known_values(drawn: MixedTable, holed: Any) -> dict[str, np.ndarray]:
     log_p = np.nan_to_num(norm.logpdf(x[:, None], means, numbers.unit)).sum(2)
     found = dict(zip(NUMBERS, (softmax(log_p, 1) @ means).T, strict=True))
 
-    coded = _coded_drawn(drawn)
+    coded = coded_drawn(drawn)
     log_p = np.zeros((len(holed), len(next(iter(kinds.rates.values())))))
     for name, p in kinds.categories.items():
         log_p += np.nan_to_num(coded._encoded(name, holed[name])) @ np.log(p.T)
@@ -156,17 +152,14 @@ def known_values(drawn: MixedTable, holed: Any) -> dict[str, np.ndarray]:
     return found | {name: np.full(len(holed), value) for name, value in alone.items()}
 
 
-def _coded(frame: Any, counts: Sequence[str]) -> Coded:
+def coded_drawn(drawn: MixedTable) -> Coded:
+    frame = drawn.frame()
     levels = {
         str(name): list(values.cat.categories) if values.dtype == "category" else [False, True]
         for name, values in frame.items()
         if values.dtype == "category" or values.dtype.kind == "b"
     }
-    return Coded([str(name) for name in frame.columns], levels, counts)
-
-
-def _coded_drawn(drawn: MixedTable) -> Coded:
-    return _coded(drawn.frame(), COUNTS)
+    return Coded([str(name) for name in frame.columns], levels, COUNTS)
 
 
 def _by_scikit_learn(
@@ -199,30 +192,14 @@ def methods(seed: int) -> dict[str, Callable[[Any, Coded], dict[str, np.ndarray]
     return {"ours": lambda holed, _: _by_ours(holed, seed), **theirs}
 
 
-def _diabetes() -> Any:
-    frame = load_diabetes(as_frame=True, scaled=False).frame
-    return frame.assign(sex=frame["sex"].map({1: "a", 2: "b"}).astype("category"))
-
-
-def _wine() -> Any:
-    frame = load_wine(as_frame=True).frame
-    return frame.assign(target=frame["target"].map(dict(enumerate("abc"))).astype("category"))
-
-
-REAL: dict[str, Callable[[], Any]] = {"diabetes": _diabetes, "wine": _wine}
-
-
-def measure(table: str, rows: int, seed: int, share: float) -> dict[str, dict[str, float]]:
+def measure(rows: int, seed: int, share: float) -> dict[str, dict[str, float]]:
     """Errors of each method by kind of column, and seconds."""
-    drawn = mixed_table(rows, seed, gaps=0) if table == "drawn" else None
-    frame = REAL[table]() if drawn is None else drawn.frame()
-    coded = _coded(frame, () if drawn is None else COUNTS)
+    drawn = mixed_table(rows, seed, gaps=0)
+    frame, coded = drawn.frame(), coded_drawn(drawn)
     holed, gaps = with_gaps(frame, share, seed)
-    ways = methods(seed)
-    if drawn is not None:
-        ways["known"] = lambda holed, _: known_values(drawn, holed)
+    known = {"known": lambda holed, _: known_values(drawn, holed)}
     scores = {}
-    for name, fill in ways.items():
+    for name, fill in (methods(seed) | known).items():
         started = time.perf_counter()
         filled = fill(holed, coded)
         seconds = time.perf_counter() - started
@@ -232,7 +209,6 @@ def measure(table: str, rows: int, seed: int, share: float) -> dict[str, dict[st
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
-    parser.add_argument("--table", choices=("drawn", *REAL), default="drawn")
     parser.add_argument("--rows", type=int, default=1000, help="of drawn tables")
     parser.add_argument(
         "--seeds", nargs=2, type=int, default=[10, 20], help="the first, and one after the last"
@@ -241,22 +217,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, help="a file of lines of JSON")
     args = parser.parse_args(arguments)
     runs = [(seed, share) for share in args.shares for seed in range(*args.seeds)]
-    settings = {"table": args.table, "rows": args.rows}
+    settings = {"table": "drawn", "rows": args.rows}
 
     def measured(seed: int, share: float) -> dict[str, Any]:
-        return {"scores": measure(args.table, args.rows, seed, share)}
+        return {"scores": measure(args.rows, seed, share)}
 
-    run_all(args.out, runs, ["seed", "share"], settings, measured)
-    lines = [*whole_lines(args.out.read_text())]
+    lines = run_all(args.out, runs, ["seed", "share"], settings, measured)
     for share in args.shares:
-        found = [
-            line["scores"]
-            for line in lines
-            if line["settings"] == settings and line["share"] == share
-        ]
-        for name in found[0]:
-            print(f"{share:.0%} removed, {name}")
-            print_table([each[name] for each in found])
+        found = [line["scores"] for line in lines if line["share"] == share]
+        print_tables(found, f"{share:.0%} removed, ")
 
 
 if __name__ == "__main__":

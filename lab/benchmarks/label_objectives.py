@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Dirichlet, kl_divergence
 
+CLASSES, CONCENTRATION = 10, 1.0  # alpha_p
 RIGHT = (0.9999, 0.99, 0.9, 0.5, 0.1, 0.01, 1e-4, 1e-8)
 
 
@@ -47,16 +48,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--classes", type=int, default=10, help="how many (default: 10)")
-    parser.add_argument("--concentration", type=float, default=1.0, help="alpha_p (default: 1)")
-    args = parser.parse_args()
-    total = args.classes * args.concentration + 1
+    parser.parse_args()
+    total = CLASSES * CONCENTRATION + 1
     names = ("-log q", "alpha_p + q", f"{total:g} softmax", f"{10 * total:g} softmax")
-    print(f"{args.classes} classes, alpha_p = {args.concentration:g}; nats")
+    print(f"{CLASSES} classes, alpha_p = {CONCENTRATION:g}; nats")
     print(f"{'rest':8s}{'q(right)':>10s}" + "".join(f"{name:>16s}" for name in names))
     for spread in (True, False):
         for right in RIGHT:
-            values = row(softmax_output(right, args.classes, spread), args.concentration)
+            values = row(softmax_output(right, CLASSES, spread), CONCENTRATION)
             print(
                 f"{'spread' if spread else 'on one':8s}{right:10g}"
                 + "".join(f"{value:16.4g}" for value in values)

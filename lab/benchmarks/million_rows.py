@@ -32,8 +32,8 @@ from sklearn.metrics import normalized_mutual_info_score
 
 from facetvae.estimators import MultiFacetClustering
 from lab.protocols.sources import labellings
-from lab.run_lines import run_all, whole_lines
-from lab.summarize import print_table
+from lab.run_lines import run_all
+from lab.summarize import print_tables
 
 __all__ = ["measure"]
 
@@ -178,12 +178,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     sizes = {"rows": args.rows, "columns": args.columns, "epochs": args.epochs}
     seeds = [(seed,) for seed in range(*args.seeds)]
-    run_all(args.out, seeds, ["seed"], sizes, lambda seed: {"found": measure(**sizes, seed=seed)})
-    lines = whole_lines(args.out.read_text())
-    found = [line["found"] for line in lines if line["settings"] == sizes]
-    for name in found[0]:
-        print(name)
-        print_table([each[name] for each in found])
+
+    def train(seed: int) -> dict[str, Any]:
+        return {"found": measure(**sizes, seed=seed)}
+
+    print_tables([line["found"] for line in run_all(args.out, seeds, ["seed"], sizes, train)])
 
 
 if __name__ == "__main__":

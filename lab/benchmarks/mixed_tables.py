@@ -30,8 +30,8 @@ from sklearn.metrics import normalized_mutual_info_score
 from sklearn.mixture import GaussianMixture
 
 from facetvae.estimators import MultiFacetClustering
-from lab.run_lines import run_all, whole_lines
-from lab.summarize import print_table
+from lab.run_lines import run_all
+from lab.summarize import print_tables
 
 __all__ = ["DrawnKinds", "DrawnNumbers", "MixedTable", "measure", "mixed_table", "one_hot"]
 
@@ -261,13 +261,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, help="a file of lines of JSON")
     args = parser.parse_args(arguments)
     seeds = [(seed,) for seed in range(*args.seeds)]
-    settings = {"rows": args.rows}
-    run_all(args.out, seeds, ["seed"], settings, lambda seed: {"scores": measure(args.rows, seed)})
-    lines = whole_lines(args.out.read_text())
-    found = [line["scores"] for line in lines if line["settings"] == settings]
-    for name in found[0]:
-        print(name)
-        print_table([each[name] for each in found])
+
+    def measured(seed: int) -> dict[str, Any]:
+        return {"scores": measure(args.rows, seed)}
+
+    lines = run_all(args.out, seeds, ["seed"], {"rows": args.rows}, measured)
+    print_tables([line["scores"] for line in lines])
 
 
 if __name__ == "__main__":

@@ -32,8 +32,9 @@ import gc
 import json
 import math
 import platform
+import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -48,7 +49,6 @@ from inference import SVIRunner
 from inference.training.compiled import RecordingWarning
 from lab.benchmarks.model_cases import CASES, FULL, SMALL, Case, Size, facets
 from lab.benchmarks.model_steps import (
-    CLOCKS,
     VARIANTS,
     FitSteps,
     begin,
@@ -78,7 +78,6 @@ class Settings:
     :ivar steps: timed, of each variant.
     :ivar untimed: before these.
     :ivar remembered: variants whose memory is measured.
-    :ivar clock: of the ways to take a step, one of ``CLOCKS``.
     """
 
     size: Size
@@ -86,7 +85,6 @@ class Settings:
     steps: int
     untimed: int = 5
     remembered: tuple[str, ...] = ("ours", "plain loop", "ours, bf16")
-    clock: str = "wall"
 
 
 def build_step(variant: str, case: Case, settings: Settings) -> Callable[[], Any]:
@@ -126,20 +124,34 @@ def guide_and_data(case: Case, settings: Settings, batch: int) -> tuple[FacetGui
     return guide, Observed(x, case.given(len(x))).to(settings.device)
 
 
-def mode_step(case: Case, settings: Settings, mode: str | None, rows: int = MODE_BATCH) -> FitSteps:
+def mode_step(
+    case: Case,
+    settings: Settings,
+    mode: str | None,
+    rows: int = MODE_BATCH,
+    dtype: torch.dtype = torch.float32,
+    **options: Any,
+) -> FitSteps:
     """Steps of a run of its own, in one of ``SVIRunner``'s ways."""
     batch = settings.size.rows(rows)
     guide, data = guide_and_data(case, settings, batch)
-    return FitSteps(SVIRunner(guide.model, guide, compile=mode), data, batch)
+    runner = SVIRunner(guide.model, guide.to(dtype), compile=mode, **options)
+    return FitSteps(runner, data, batch)
 
 
-def seconds_by_mode(case: Case, settings: Settings) -> dict[str, Any]:
+def seconds_by_mode(
+    case: Case, settings: Settings, modes: Mapping[str, str | None] = MODES
+) -> dict[str, Any]:
     """Seconds of a step, of the first one, and what they are of those through Pyro's handlers; of
     modes that are not to be had, why.
     """
     steps, first, refused = {}, {}, {}
-    for name, mode in MODES.items():
-        step = mode_step(case, settings, mode)
+    for name, mode in modes.items():
+        try:
+            step = mode_step(case, settings, mode)
+        except ValueError as error:
+            refused[name] = str(error)
+            continue
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RecordingWarning)  # it is told below
             seconds = begin(step)
@@ -148,7 +160,7 @@ def seconds_by_mode(case: Case, settings: Settings) -> dict[str, Any]:
         else:
             refused[name] = step.refusal
     turns = -(-settings.steps // MODE_BATCHES)
-    times = in_turns(steps, turns, MODE_BATCHES, CLOCKS[settings.clock])
+    times = in_turns(steps, turns, MODE_BATCHES, time.perf_counter)
     return {
         "seconds": {name: spread(of) for name, of in times.items()},
         "first_step": first,
@@ -267,7 +279,7 @@ def report_modes(names: Sequence[str], settings: Settings) -> dict[str, dict[str
     found = {}
     print(
         f"Milliseconds of a whole step of {settings.size.rows(MODE_BATCH)} rows, "
-        f"{settings.clock} clock\n" + line(headings, headings)
+        "wall clock\n" + line(headings, headings)
     )
     for name in names:
         found[name] = of = seconds_by_mode(CASES[name], settings)
@@ -363,9 +375,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
     parser.add_argument("--threads", type=int, help="of PyTorch")
     parser.add_argument(
-        "--clock", choices=list(CLOCKS), default="wall", help="of the ways to take a step"
-    )
-    parser.add_argument(
         "--smoke", action="store_true", help="tiny sizes and three steps, to see that it runs"
     )
     parser.add_argument(
@@ -377,7 +386,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     pyro.set_rng_seed(0)
     if args.threads:
         torch.set_num_threads(args.threads)
-    settings = Settings(FULL, args.device, args.steps, clock=args.clock)
+    settings = Settings(FULL, args.device, args.steps)
     if args.smoke:
         settings = replace(settings, size=SMALL, steps=3, untimed=1, remembered=("ours",))
     found = measure(args.models, args.sweeps, settings, args.modes)

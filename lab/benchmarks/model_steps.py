@@ -20,13 +20,14 @@ import pyro
 import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 
 from guides import FacetGuide
 from inference import Loss, SVIRunner
 from inference.randomness import seeded, synchronize
 from inference.run import PRECISIONS
 from inference.training.cuda_graph import WARM_UP, CUDAGraphStep
-from inference.training.data_source import data_source_for
 from inference.training.nonfinite import NonFiniteTracker
 from inference.training.steps import Steps
 from lab.benchmarks.model_cases import Case, Size
@@ -35,29 +36,22 @@ from ppl_models.modes import network_precision
 from ppl_models.turns import yield_lock
 
 __all__ = [
-    "CLOCKS",
     "VARIANTS",
+    "DrawnOnCPU",
     "FitSteps",
-    "PlainSteps",
     "Step",
-    "at_precision",
     "begin",
     "check_same_objective",
-    "first_step",
     "in_turns",
     "interleaved_medians",
     "library_step",
     "peak_memory",
     "ratios",
     "spread",
-    "stepper",
     "timed",
 ]
 
 Step = Callable[[], Any]
-
-#: Seconds on the wall, or of CPU time, which adds up the threads'.
-CLOCKS = {"wall": time.perf_counter, "process": time.process_time}
 
 # Rows that objectives are compared on.
 COMPARED_ROWS = 64
@@ -141,39 +135,6 @@ class FitSteps:
         return recorder.refused or "batches of groups of many sizes"
 
 
-class PlainSteps:
-    """The steps of a loop that is written by hand, one for each call, batches gathered as those of
-    :class:`FitSteps`.
-
-    :param objective: in nats per datum, given the guide, x and what is beside x.
-    """
-
-    def __init__(
-        self, objective: Callable[..., Tensor], guide: FacetGuide, data: Observed, batch_size: int
-    ) -> None:
-        self.objective, self.guide, self.device = objective, guide, data.x.device
-        self.source = data_source_for(guide, self.device, data.x, data.given, batch_size, None)
-        self.optimizer = torch.optim.Adam(guide.parameters(), lr=5e-4, fused=True)
-        self.epoch = 0
-        self.rest: Iterator[Observed] = iter(())
-
-    def __call__(self) -> None:
-        batch = next(self.rest, None) or self.next_pass()
-        loss = self.objective(self.guide, batch.x, **batch.given)
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        self.optimizer.step()
-
-    def next_pass(self) -> Observed:
-        self.epoch += 1
-        self.rest = self.source.batches(self.epoch)
-        return next(self.rest)
-
-    def wait(self) -> None:
-        """Until the device has finished."""
-        synchronize(self.device)
-
-
 def library_step(guide: FacetGuide, batch: Observed, precision: str = "float32") -> Step:
     """The step that a run takes through Pyro, without the dealing of its batch."""
     runner = SVIRunner(guide.model, guide, precision=precision, compile=None)
@@ -190,37 +151,17 @@ def library_step(guide: FacetGuide, batch: Observed, precision: str = "float32")
     return step
 
 
-def at_precision(loss: Loss) -> Callable[[Tensor, torch.dtype | None], Tensor]:
-    """The loss as a function of a batch and its networks' precision."""
+def plain_step(objective: Callable[..., Tensor], guide: FacetGuide, batch: Observed) -> Step:
+    """The step of a plain loop, for any objective of a guide and a batch."""
+    optimizer = torch.optim.Adam(guide.parameters(), lr=5e-4, fused=True)
 
-    def objective(x: Tensor, dtype: torch.dtype | None) -> Tensor:
-        with network_precision(dtype):
-            return loss(x)
-
-    objective.parameters = loss.parameters  # type: ignore[attr-defined]
-    return objective
-
-
-def stepper(
-    objective: Callable, parameters: Callable, dtype: torch.dtype | None, x: Tensor
-) -> Callable[[], float]:
-    """The step of a plain loop on one batch, as a function that returns its seconds."""
-    optimizer = torch.optim.Adam(parameters(), lr=5e-4, fused=True)
-
-    def step() -> float:
-        started = time.perf_counter()
-        loss = objective(x, dtype)
+    def step() -> None:
+        loss = objective(guide, batch.x, **batch.given)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
-        return time.perf_counter() - started
 
     return step
-
-
-def plain_step(objective: Callable[..., Tensor], guide: FacetGuide, batch: Observed) -> Step:
-    """The step of a plain loop, for any objective of a guide and a batch."""
-    return stepper(lambda x, _: objective(guide, x, **batch.given), guide.parameters, None, batch.x)
 
 
 def _ours(precision: str) -> Callable[[Case, FacetGuide, Observed], Step]:
@@ -265,17 +206,12 @@ def interleaved_medians(
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def first_step(step: Step) -> float:
-    """Seconds of a program's first step, by the clock on the wall: compilers have processes of
-    their own.
+def begin(step: Step) -> float:
+    """Seconds of a program's first step, and of those that its compiler waits for; by the clock on
+    the wall, as compilers have processes of their own.
     """
     with pyro.validation_enabled(False):
-        return _turn(step, 1, time.perf_counter)
-
-
-def begin(step: Step) -> float:
-    """Seconds of a program's first step, and of those that its compiler waits for."""
-    seconds = first_step(step)
+        seconds = _turn(step, 1, time.perf_counter)
     if isinstance(step, FitSteps):
         started = time.perf_counter()
         step.settle()
@@ -353,6 +289,31 @@ def check_same_objective(name: str, case: Case, size: Size, device: torch.device
                 f"{name}: the gradient by {parameter} of the objective written by hand is not the "
                 "library's"
             )
+
+
+class DrawnOnCPU(TorchDispatchMode):
+    """All random draws are the CPU's, whatever device they are for."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **kwargs)
+        devices = [each.device for each in args if isinstance(each, Tensor)]
+        drawn = func(*map(_on_cpu, args), **{name: _on_cpu(v) for name, v in kwargs.items()})
+        if func._schema.is_mutable:
+            return args[0].copy_(drawn)
+        return tree_map(lambda each: each.to((*devices, kwargs.get("device"))[0]), drawn)
+
+
+def _on_cpu(value: Any) -> Any:
+    match value:
+        case Tensor():
+            return value.cpu()
+        case torch.device():
+            return torch.device("cpu")
+        case torch.Generator():
+            return torch.Generator().manual_seed(value.initial_seed())
+    return value
 
 
 def _value_and_gradients(

@@ -8,7 +8,7 @@ bound on log p(x, clusters). Then they are the model's own: for --epochs epochs 
 bound that the neighbours' prior gives, or on that of the mixture alone. Accuracy is measured by the
 way (the largest class of each cluster), of test images by themselves and, at the end, with their
 neighbours among the training images; the clock stands meanwhile. No label takes part in anything
-else. Curves of several runs: `python -m lab.benchmarks.draw_curves --measure accuracy_test`.
+else.
 """
 
 from __future__ import annotations

@@ -22,25 +22,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import normalized_mutual_info_score as nmi
 from sklearn.mixture import GaussianMixture
 
 from facetvae.estimators.facets import number_of_facets
-from facetvae.table_rules.components import principal_dimensions
 from facetvae.table_rules.counting import FacetCount
-from facetvae.table_rules.merging import likeliest_number, merge_tree
-from facetvae.table_rules.subspaces import independent_subspaces
 from lab.protocols.sources import Labellings, labellings
-from lab.summarize import print_table
-
-BUNDLED = {
-    "wine": load_wine,
-    "breast cancer": load_breast_cancer,
-    "iris": load_iris,
-    "digits": load_digits,
-}
 
 
 @dataclass(frozen=True)
@@ -246,32 +234,6 @@ def report_one(seeds: range) -> None:
     )
 
 
-def report_bundled() -> None:
-    """Two facets as by default, with numbers by BIC and by merging; and how many facets."""
-    for name, load in BUNDLED.items():
-        data = load()
-        x, label = standardised(data.data), data.target
-        found, latents, seconds = timed_count(x)
-        row: dict[str, float] = {"facets": found.number, "seconds": seconds}
-        two = independent_subspaces(x, principal_dimensions(x, 2, 10), 2, 0)
-        halves = np.split(two.sources(x), np.cumsum(two.dims)[:-1], 1)
-        told = len(np.unique(label))
-        for how, count in {
-            "BIC": lambda z: likeliest_number(z, "full", 0),
-            "merged": lambda z: max(2, merge_tree(z, 0).modes),
-            "told K": lambda z, told=told: told,
-        }.items():
-            numbers = [count(z) for z in halves]
-            each = [nmi(label, clusters(z, k)) for z, k in zip(halves, numbers, strict=True)]
-            row |= {f"two facets, {how}: K of {j}": k for j, k in enumerate(numbers)}
-            row[f"two facets, {how}: NMI"] = max(each)
-        for j, (z, each) in enumerate(zip(latents, found.facets, strict=True)):
-            row[f"facet {j}: K"] = each.tree.modes
-            row[f"facet {j}: NMI"] = nmi(label, clusters(z, each.tree.modes))
-        print(f"\n{name}: {found.evidence}", flush=True)
-        print_table([row])
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -280,7 +242,6 @@ def main() -> None:
     parser.add_argument("--shape", nargs="*", choices=SHAPES, default=["linear"])
     parser.add_argument("--none", action="store_true", help="tables without clusters")
     parser.add_argument("--one", action="store_true", help="tables with one labelling")
-    parser.add_argument("--bundled", action="store_true", help="scikit-learn's tables")
     args = parser.parse_args()
     seeds = range(*args.seeds)
     for shape in args.shape:
@@ -289,8 +250,6 @@ def main() -> None:
         report_none(seeds)
     if args.one:
         report_one(seeds)
-    if args.bundled:
-        report_bundled()
 
 
 if __name__ == "__main__":

@@ -55,6 +55,7 @@ from facetvae.datasets import torchvision_datasets
 from facetvae.estimators import MultiFacetClustering
 from lab.benchmarks.numbers_found import linear, standardised, table, timed_count
 from lab.protocols.sources import Labellings, labellings
+from lab.run_lines import run_all, whole_lines
 from lab.summarize import print_table
 
 __all__ = ["DATA", "METHODS", "Data", "Method", "Source", "measure", "run"]
@@ -305,53 +306,26 @@ def figures(fit: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def read_fits(path: Path) -> list[dict[str, Any]]:
-    """Those of an earlier call, without a last line that was not finished."""
-    if not path.exists():
-        return []
-    text = path.read_text()
-    whole = text[: text.rfind("\n") + 1]
-    if whole != text:
-        path.write_text(whole)
-    return [json.loads(line) for line in whole.splitlines()]
-
-
 def run(
     methods: Mapping[str, Method],
     sources: Mapping[str, Source],
     seeds: Sequence[int],
-    limit: float = 3600,
-    out: Path | None = None,
-) -> list[dict[str, Any]]:
+    limit: float,
+    path: Path,
+) -> None:
     """Every fit of every seed; printed as soon as a method is through.
 
     :param limit: of each fit, in seconds.
-    :param out: folder of the fits that are there and of those that are added.
+    :param path: of the fits that are there and of those that are added.
     """
-    path = None if out is None else out / "fits.jsonl"
-    fits = [] if path is None else read_fits(path)
-    there = {(fit["data"], fit["method"], fit["seed"]): fit for fit in fits}
-    found: list[dict[str, Any]] = []
-    for source, name in ((source, name) for source in sources for name in methods):
-        method = methods[name]
-        if method.only is not None and source not in method.only:
-            continue
-        for seed in seeds:
-            fit = there.get((source, name, seed))
-            if fit is None:
-                of = {"data": source, "method": name, "seed": seed}
-                fit = {**of, **measure(method, sources[source].load(seed), seed, limit)}
-                if path is not None:
-                    append(path, fit)
-            found.append(fit)
-        show(f"{source}: {name}", found[-len(seeds) :])
-    return found
 
+    def fit(data: str, method: str, seed: int) -> dict[str, Any]:
+        return measure(methods[method], sources[data].load(seed), seed, limit)
 
-def append(path: Path, fit: Mapping[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as lines:
-        lines.write(json.dumps(fit) + "\n")
+    for source, name in product(sources, methods):
+        if methods[name].only is None or source in methods[name].only:
+            runs = [(source, name, seed) for seed in seeds]
+            show(f"{source}: {name}", run_all(path, runs, ("data", "method", "seed"), {}, fit))
 
 
 def show(heading: str, fits: Sequence[Mapping[str, Any]]) -> None:
@@ -428,7 +402,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--limit", type=float, default=3600, help="seconds after which a fit is given up"
     )
-    parser.add_argument("--out", type=Path, help="folder of fits.jsonl and rivals.json")
+    parser.add_argument("--out", type=Path, required=True, help="a folder")
     args = parser.parse_args(arguments)
     if args.seeds < 1 or args.limit <= 0:
         parser.error("--seeds must be 1 or more and --limit above 0")
@@ -437,15 +411,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if "clustpy" in {part.package for part in (*methods.values(), *sources.values())}:
         for module in ("alternative", "data", "deep"):
             clustpy(module)  # it takes many seconds, which are no fit's
-    run(methods, sources, range(args.seeds), args.limit, args.out)
-    if args.out is not None:
-        # Of earlier calls as well, such as those of a slow method with fewer seeds.
-        found = by_seed(read_fits(args.out / "fits.jsonl"))
-        packages = {part.package for part in (*METHODS.values(), *DATA.values())}
-        about = {name: version(NAMES.get(name, name)) for name in packages if find_spec(name)}
-        content = {"about": about, **found}
-        print("", *ahead(found), sep="\n")
-        (args.out / "rivals.json").write_text(json.dumps(content, indent=1) + "\n")
+    path = args.out / "fits.jsonl"
+    run(methods, sources, range(args.seeds), args.limit, path)
+    # Of earlier calls as well, such as those of a slow method with fewer seeds.
+    found = by_seed([*whole_lines(path.read_text())])
+    packages = {part.package for part in (*METHODS.values(), *DATA.values())}
+    about = {name: version(NAMES.get(name, name)) for name in packages if find_spec(name)}
+    print("", *ahead(found), sep="\n")
+    content = json.dumps({"about": about, **found}, indent=1)
+    (args.out / "rivals.json").write_text(content + "\n")
 
 
 if __name__ == "__main__":

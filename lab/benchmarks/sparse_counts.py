@@ -33,8 +33,8 @@ from sklearn.decomposition import TruncatedSVD
 
 from facetvae.estimators import MultiFacetClustering
 from lab.benchmarks.mixed_tables import scores_of
-from lab.run_lines import run_all, whole_lines
-from lab.summarize import print_table
+from lab.run_lines import run_all
+from lab.summarize import print_tables
 from ppl_models import DirichletMultinomial
 
 __all__ = ["DrawnCounts", "drawn_counts", "measure"]
@@ -167,17 +167,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     def train(kind: str, seed: int) -> dict[str, Any]:
         return {"scores": measure(args.rows, args.columns, kind, seed)}
 
-    run_all(args.out, runs, ["kind", "seed"], settings, train)
-    lines = [*whole_lines(args.out.read_text())]
+    lines = run_all(args.out, runs, ["kind", "seed"], settings, train)
     for kind in ("multinomial", "misfit"):
-        found = [
-            line["scores"]
-            for line in lines
-            if line["settings"] == settings and line["kind"] == kind
-        ]
-        for name in found[0]:
-            print(f"{kind}: {name}")
-            print_table([each[name] for each in found])
+        print_tables([line["scores"] for line in lines if line["kind"] == kind], f"{kind}: ")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,6 @@ from typing import Any
 import numpy as np
 import pyro
 import torch
-from matplotlib.figure import Figure
 from pyro.infer import ELBO
 from torch.nn.init import xavier_uniform_
 
@@ -44,10 +43,9 @@ from inference import ImportanceWeighted_ELBO, SVIRunner, elbo, fit_mixtures
 from inference.callbacks import Evaluate
 from inference.diagnostics import importance_weighted_bounds, log_importance_weights
 from inference.metrics import held_out_correlation
-from lab.figures.comparisons import grouped_curves
 from lab.protocols.identifiability import DIM, NUM_SEGMENTS
 from lab.protocols.sources import Segments, time_contrastive
-from lab.run_lines import run_all, whole_lines
+from lab.run_lines import run_all
 from ppl_models import MLP, GaussianMixture, Normal, VaDE
 
 HELD_OUT = 100  # rows of each segment
@@ -145,29 +143,6 @@ def train(
     }
 
 
-def figure(lines: Sequence[Mapping[str, Any]], ways: Sequence[str]) -> Figure:
-    """MCC on the way, a panel for each scale: from the truth by posterior, and from a cold start;
-    means over the mixings.
-    """
-    curves: dict[str, dict[str, tuple[list[float], list[float]]]] = {}
-    for at in sorted({line["scale"] for line in lines}, key=str, reverse=True):
-        panel = curves.setdefault(f"scale {at}", {})
-        for start, way in itertools.product(("truth", "cold"), ways):
-            asked = {"scale": at, "start": start, "way": way}.items()
-            some = [line for line in lines if asked <= line.items()]
-            if some and (start == "truth" or way == ways[-1]):
-                panel[f"{way}, {'from the truth' if start == 'truth' else 'cold'}"] = _mean(some)
-    return grouped_curves(curves, "steps", "MCC with the true sources")
-
-
-def _mean(lines: Sequence[Mapping[str, Any]]) -> tuple[list[float], list[float]]:
-    """Steps, and the mean MCC of these runs."""
-    steps = [record["step"] for record in lines[0]["curve"]]
-    scores = np.mean([[record["mcc"] for record in line["curve"]] for line in lines], 0)
-    first = [line["first"]["mcc"] for line in lines if line["first"]]
-    return ([0, *steps], [float(np.mean(first)), *scores]) if first else (steps, [*scores])
-
-
 def scale(text: str) -> float | str:
     return text if text == LEARNED else float(text)
 
@@ -187,16 +162,11 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=10_000, help="on the bound")
     parser.add_argument("--records", type=int, default=10, help="over these")
     parser.add_argument("--out", type=Path, required=True, help="a file of lines of JSON")
-    parser.add_argument("--figure", type=Path, help="where to draw the curves of all these runs")
     args = parser.parse_args(argv)
     runs = itertools.product(args.mixings, args.scales, args.ways, args.starts)
     names = ("per_segment", "components", "width", "first_steps", "steps", "records")
     settings = {name: getattr(args, name) for name in names}
     run_all(args.out, runs, RUN, settings, partial(train, args=args))
-    if args.figure is not None:
-        lines = [*whole_lines(args.out.read_text())]
-        alike = [line for line in lines if line["settings"] == settings]
-        figure(alike, args.ways).savefig(args.figure, dpi=150, bbox_inches="tight")
 
 
 if __name__ == "__main__":

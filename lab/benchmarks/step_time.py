@@ -15,15 +15,14 @@ step, all from the same weights:
   of a pass in one call; and, on a graphics card, "cuda graph"
 - NumPyro: the marginal form of the model, jax.jit around SVI.update and the gathering
 
-They take turns in one process: --turn steps each, after one that is not timed. Medians over the
+They take turns in one process, of several steps each, after one that is not timed. Medians over the
 turns are printed with their quartiles, ratios within the same round likewise, and the seconds that
 the first step took, recording and compiling included; PyTorch's compiler finds an empty cache. A
 variant that cannot be had here is left out, with a sentence that says why.
 
 Sizes: "mnist" (512 rows of 784, Table 4's networks), "quickstart" (64 rows of 64, the digit facet's
 clusters known, as in examples.quickstart) and "table" (16 rows of 6). The last two use one thread
-unless --threads says otherwise. --device cuda measures a graphics card, without NumPyro. --clock
-process counts CPU time, for a machine that others use; it adds up the threads' time.
+unless --threads says otherwise. --device cuda measures a graphics card, without NumPyro.
 """
 
 from __future__ import annotations
@@ -32,6 +31,7 @@ import argparse
 import json
 import os
 import platform
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -52,7 +52,7 @@ from guides import VaDEGuide
 from inference import SVIRunner
 from inference.randomness import synchronize
 from inference.run import PRECISIONS
-from lab.benchmarks.model_steps import CLOCKS, FitSteps, Step, begin, in_turns, ratios, spread
+from lab.benchmarks.model_steps import FitSteps, Step, begin, in_turns, ratios, spread
 from lab.benchmarks.plain_objectives import HALF_LOG_2PI, draw, log_joint, normal
 from ppl_models import MFCVAE, Bernoulli, GaussianMixture, MLPLadder, Normal
 from ppl_models.given.observed import Observed
@@ -356,7 +356,6 @@ class Settings:
     precisions: Sequence[str]
     steps: int
     turn: int
-    clock: str = "wall"
 
 
 def measure(settings: Settings) -> dict[str, Any]:
@@ -373,7 +372,7 @@ def measure(settings: Settings) -> dict[str, Any]:
         except Unavailable as reason:
             left_out[name] = str(reason)
     turns = max(1, settings.steps // settings.turn)
-    times = in_turns(steps, turns, settings.turn, CLOCKS[settings.clock])
+    times = in_turns(steps, turns, settings.turn, time.perf_counter)
     return {
         "seconds": {name: spread(of) for name, of in times.items()},
         "ratios": all_ratios(times, settings),
@@ -412,7 +411,6 @@ def about(name: str, settings: Settings) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "steps": settings.steps,
         "turn": settings.turn,
-        "clock": settings.clock,
         "python": platform.python_version(),
         "torch": torch.__version__,
     }
@@ -436,8 +434,7 @@ def settings_of(args: argparse.Namespace) -> Settings:
         args.variants,
         args.precisions or size.precisions,
         args.steps or size.steps,
-        args.turn or min(size.turn, args.steps or size.turn),
-        args.clock,
+        min(size.turn, args.steps or size.turn),
     )
 
 
@@ -452,10 +449,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--precisions", nargs="+", choices=list(PRECISIONS))
     parser.add_argument("--steps", type=int, help="timed steps of each variant")
-    parser.add_argument("--turn", type=int, help="timed steps of each turn")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, help="of PyTorch and of NumPyro")
-    parser.add_argument("--clock", choices=list(CLOCKS), default="wall")
     parser.add_argument(
         "--out", type=Path, help="write medians, quartiles and ratios to this JSON file"
     )

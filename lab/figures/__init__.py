@@ -16,9 +16,6 @@ from lab.figures.comparisons import (
     grouped_curves,
     grouped_means,
     grouped_points,
-    guide_comparison,
-    run_curves,
-    score_panels,
 )
 from lab.figures.groups import (
     evidence_reconstructions,
@@ -37,13 +34,10 @@ __all__ = [
     "grouped_curves",
     "grouped_means",
     "grouped_points",
-    "guide_comparison",
     "kl_by_class",
     "kl_of_blocks",
     "latent_interpolation",
     "latent_scatter",
-    "run_curves",
-    "score_panels",
     "shared_latents",
     "shared_traversals",
     "style_swaps",

@@ -54,16 +54,6 @@ def class_traversals(
     :param guide: the guide of an :class:`~ppl_models.nvae.NVAE`.
     :param dimension: index of the latent within its block, for all classes or one for each.
     :raises ValueError: if the latent does not exist, or the model has no blocks.
-
-    Example:
-        >>> from guides import ClassifierGuide
-        >>> from lab.figures import class_traversals
-        >>> from ppl_models import NVAE, SharedMLP
-        >>> model = NVAE((1, 8, 8), 3, class_dim=2, shared_dim=2, network=SharedMLP((8,)))
-        >>> guide = ClassifierGuide(model)
-        >>> figure = class_traversals(guide, dimension=1, columns=5)
-        >>> len(figure.axes[0].get_yticks())  # a row for each class
-        3
     """
     images = traversed(guide, class_latents(guide, dimension, columns))
     return _class_rows(
@@ -79,16 +69,6 @@ def shared_traversals(
     :param guide: the guide of an :class:`~ppl_models.nvae.NVAE`.
     :param dimension: index of the shared latent.
     :raises ValueError: if the latent does not exist, or the model has none.
-
-    Example:
-        >>> from guides import ClassifierGuide
-        >>> from lab.figures import shared_traversals
-        >>> from ppl_models import NVAE, SharedMLP
-        >>> model = NVAE((1, 8, 8), 3, class_dim=2, shared_dim=2, network=SharedMLP((8,)))
-        >>> guide = ClassifierGuide(model)
-        >>> figure = shared_traversals(guide, dimension=1, columns=5)
-        >>> len(figure.axes[0].get_yticks())  # a row for each class
-        3
     """
     images = traversed(guide, shared_latents(guide, dimension, columns))
     return _class_rows(
@@ -99,17 +79,7 @@ def shared_traversals(
 def class_latents(
     guide: FacetGuide, dimension: int | Sequence[int], columns: int
 ) -> dict[str, torch.Tensor]:
-    """The latents of :func:`class_traversals`, ``[L, columns, d]`` by facet.
-
-    Example:
-        >>> from guides import ClassifierGuide
-        >>> from lab.figures import class_latents
-        >>> from ppl_models import NVAE, SharedMLP
-        >>> model = NVAE((1, 8, 8), 3, class_dim=2, shared_dim=2, network=SharedMLP((8,)))
-        >>> guide = ClassifierGuide(model)
-        >>> {name: tuple(z.shape) for name, z in class_latents(guide, 1, columns=5).items()}
-        {'shared': (3, 5, 2), 'class': (3, 5, 6)}
-    """
+    """The latents of :func:`class_traversals`, ``[L, columns, d]`` by facet."""
     z, blocks = _zeros(guide, columns), _nvae(guide).blocks
     if np.shape(dimension) not in ((), (blocks.num_components,)):
         raise ValueError(
@@ -125,17 +95,7 @@ def class_latents(
 
 
 def shared_latents(guide: FacetGuide, dimension: int, columns: int) -> dict[str, torch.Tensor]:
-    """The latents of :func:`shared_traversals`, ``[L, columns, d]`` by facet.
-
-    Example:
-        >>> from guides import ClassifierGuide
-        >>> from lab.figures import shared_latents
-        >>> from ppl_models import NVAE, SharedMLP
-        >>> model = NVAE((1, 8, 8), 3, class_dim=2, shared_dim=2, network=SharedMLP((8,)))
-        >>> guide = ClassifierGuide(model)
-        >>> {name: tuple(z.shape) for name, z in shared_latents(guide, 1, columns=5).items()}
-        {'shared': (3, 5, 2), 'class': (3, 5, 6)}
-    """
+    """The latents of :func:`shared_traversals`, ``[L, columns, d]`` by facet."""
     z = _zeros(guide, columns)
     check_one_of("dimension", dimension, range(z["shared"].shape[-1]))
     z["shared"][..., dimension] = torch.linspace(-REACH, REACH, columns)
@@ -146,15 +106,6 @@ def shared_latents(guide: FacetGuide, dimension: int, columns: int) -> dict[str,
 def traversed(guide: FacetGuide, z: Mapping[str, torch.Tensor]) -> np.ndarray:
     """Means of p(x given y, z) for latents ``[L, columns, d]``, one class per row: ``[L, columns,
     *x_shape]``.
-
-    Example:
-        >>> from guides import ClassifierGuide
-        >>> from lab.figures import class_latents, traversed
-        >>> from ppl_models import NVAE, SharedMLP
-        >>> model = NVAE((1, 8, 8), 3, class_dim=2, shared_dim=2, network=SharedMLP((8,)))
-        >>> guide = ClassifierGuide(model)
-        >>> traversed(guide, class_latents(guide, 1, columns=5)).shape
-        (3, 5, 1, 8, 8)
     """
     K, columns = z["shared"].shape[:2]
     with evaluating(guide):
@@ -177,16 +128,6 @@ def class_samples(
     :param guide: the guide of a model whose decoder reads the class: :class:`~ppl_models.nvae.NVAE`
         or :class:`~ppl_models.cvae.CVAE`.
     :param scale: standard deviation of the latents; above 1 they are more extreme than the prior's.
-
-    Example:
-        >>> from guides import ClassifierGuide
-        >>> from lab.figures import class_samples
-        >>> from ppl_models import NVAE, SharedMLP
-        >>> model = NVAE((1, 8, 8), 3, class_dim=2, shared_dim=2, network=SharedMLP((8,)))
-        >>> guide = ClassifierGuide(model)
-        >>> figure = class_samples(guide, columns=5, scale=1.5)
-        >>> figure.get_suptitle()
-        'samples of each class, latents with standard deviation 1.5'
     """
     check_guide(guide)
     check_count("columns", columns)
@@ -215,14 +156,6 @@ def kl_by_class(kl: ArrayLike, label: ArrayLike, block_dim: int) -> Figure:
     :param label: classes ``[N]``.
     :param block_dim: latents of a block.
     :raises ValueError: if shapes do not fit.
-
-    Example:
-        >>> import numpy as np
-        >>> from lab.figures import kl_by_class
-        >>> kl, label = np.random.default_rng(0).random((20, 6)), np.arange(20) % 3
-        >>> figure = kl_by_class(kl, label, block_dim=2)
-        >>> figure.axes[0].get_ylabel()
-        'class of the data'
     """
     kl, label = np.asarray(kl), np.asarray(label)
     _check_rows("kl", kl, label)
@@ -255,12 +188,6 @@ def kl_of_blocks(kl: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
     others (Fig. 5).
 
     :param kl: KL in nats, by the items compared, then by kind of latent.
-
-    Example:
-        >>> from lab.figures import kl_of_blocks
-        >>> figure = kl_of_blocks({"unlabelled": {"shared": [2.0, 1.5], "right class": [0.8, 0.1]}})
-        >>> figure.axes[0].get_title()
-        'unlabelled'
     """
     if not kl:
         raise ValueError(
@@ -292,14 +219,6 @@ def latent_scatter(z: ArrayLike, label: ArrayLike, rows: int = 3000, seed: int =
     :param label: classes ``[N]``.
     :param rows: most data to draw, chosen at random.
     :raises ValueError: if shapes do not fit.
-
-    Example:
-        >>> import numpy as np
-        >>> from lab.figures import latent_scatter
-        >>> z, label = np.random.default_rng(0).normal(size=(20, 2)), np.arange(20) % 3
-        >>> figure = latent_scatter(z, label)
-        >>> [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
-        ['0', '1', '2']
     """
     z, label = np.asarray(z), np.asarray(label)
     _check_rows("z", z, label)

@@ -34,17 +34,6 @@ def style_swaps(
     :param style_x: data ``[R, *x_shape]``.
     :param content_x: data ``[M, *x_shape]``; every group's evidence is accumulated.
     :param content_group: their groups, ``[M]``.
-
-    Example:
-        >>> import numpy as np
-        >>> from guides import GroupedGuide
-        >>> from lab.figures import style_swaps
-        >>> from ppl_models import MLVAE, SharedMLP
-        >>> guide = GroupedGuide(MLVAE((1, 8, 8), 2, 2, network=SharedMLP((8,))))
-        >>> x = np.random.default_rng(0).random((6, 1, 8, 8))
-        >>> figure = style_swaps(guide, x[:2], x, content_group=[0, 0, 1, 1, 2, 2])
-        >>> [text.get_text() for text in figure.axes[0].get_yticklabels()]
-        ['contents of', 'style 1', 'style 2']
     """
     check_guide(guide, GroupedGuide)
     style_x, content_x, group = (
@@ -72,17 +61,6 @@ def latent_interpolation(
     along columns (Fig. 5b).
 
     :param pair: data ``[2, *x_shape]``.
-
-    Example:
-        >>> import numpy as np
-        >>> from guides import GroupedGuide
-        >>> from lab.figures import latent_interpolation
-        >>> from ppl_models import MLVAE, SharedMLP
-        >>> guide = GroupedGuide(MLVAE((1, 8, 8), 2, 2, network=SharedMLP((8,))))
-        >>> x = np.random.default_rng(0).random((6, 1, 8, 8))
-        >>> figure = latent_interpolation(guide, x[:2], steps=3)
-        >>> [text.get_text() for text in figure.axes[0].get_yticklabels()]
-        ['style 1', 'style 2', 'style 3']
     """
     check_guide(guide, GroupedGuide)
     check_count("steps", steps)
@@ -114,17 +92,6 @@ def group_generations(
     :param x: data ``[M, *x_shape]``; every group's evidence is accumulated.
     :param group: ``[M]``.
     :param seed: of the styles, which are the same in every row.
-
-    Example:
-        >>> import numpy as np
-        >>> from guides import GroupedGuide
-        >>> from lab.figures import group_generations
-        >>> from ppl_models import MLVAE, SharedMLP
-        >>> guide = GroupedGuide(MLVAE((1, 8, 8), 2, 2, network=SharedMLP((8,))))
-        >>> x = np.random.default_rng(0).random((6, 1, 8, 8))
-        >>> figure = group_generations(guide, x, [0, 0, 0, 1, 1, 1], members=2, draws=3)
-        >>> [text.get_text() for text in figure.axes[0].get_yticklabels()]
-        ['group 0', 'group 1']
     """
     check_guide(guide, GroupedGuide)
     for name, value in (("members", members), ("draws", draws)):
@@ -156,17 +123,6 @@ def evidence_reconstructions(
     (Fig. 6a).
 
     :param x: data ``[M, *x_shape]`` of one group.
-
-    Example:
-        >>> import numpy as np
-        >>> from guides import GroupedGuide
-        >>> from lab.figures import evidence_reconstructions
-        >>> from ppl_models import MLVAE, SharedMLP
-        >>> guide = GroupedGuide(MLVAE((1, 8, 8), 2, 2, network=SharedMLP((8,))))
-        >>> x = np.random.default_rng(0).random((6, 1, 8, 8))
-        >>> figure = evidence_reconstructions(guide, x)
-        >>> [text.get_text() for text in figure.axes[0].get_yticklabels()]
-        ['data', 'alone', 'with evidence']
     """
     check_guide(guide, GroupedGuide)
     x = np.atleast_1d(x)

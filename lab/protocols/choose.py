@@ -45,14 +45,12 @@ from lab.protocols.common import (
     checkpointing,
     load_data,
     open_run_folder,
-    reader,
     refuse_several,
     resolve,
     write_json,
 )
 from lab.protocols.sources import labellings
 from ppl_models import MFCVAE, DirichletWeights, GaussianMixture, MLPLadder, Normal
-from ppl_models.given.checks import check_count
 
 
 @dataclass(frozen=True)
@@ -95,19 +93,17 @@ SMOKE = Settings(
 CLUSTERS, DIMS, SCALES = (3, 4), (2, 2), (1.0, 1.5)
 
 
-def drawn(
-    num_layers: int = 1, train_rows: int = 1000, test_rows: int = 500, seed: int = 0
-) -> Dataset:
+def drawn(train_rows: int = 1000, test_rows: int = 500) -> Dataset:
     """Two labellings, of 3 and of 4 clusters in a plane each, turned at random in 10 dimensions, of
     unit deviation.
     """
     n = train_rows + test_rows
-    made = labellings(n, CLUSTERS, DIMS, scales=SCALES, num_layers=num_layers, noise=0.5, seed=seed)
+    made = labellings(n, CLUSTERS, DIMS, scales=SCALES, noise=0.5)
     x = (made.x / made.x[:train_rows].std()).astype(np.float32)
     known = {f"{K} clusters": label for K, label in zip(CLUSTERS, made.labels, strict=True)}
     train, test = slice(train_rows), slice(train_rows, None)
     labels = ({name: label[rows] for name, label in known.items()} for rows in (train, test))
-    return Dataset(f"drawn, {num_layers} layers", x[train], x[test], *labels, (1, x.shape[1]))
+    return Dataset("drawn", x[train], x[test], *labels, (1, x.shape[1]))
 
 
 def candidates(settings: Settings) -> list[tuple[int, int]]:
@@ -253,12 +249,6 @@ def _mean_and_deviation(values: list[float]) -> str:
 def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     parser = build_parser(__doc__, "choose")
     parser.add_argument("--dataset", choices=("digits", "drawn"), default="digits")
-    parser.add_argument(
-        "--layers",
-        type=reader("layers", int, check_count),
-        default=1,
-        help="of the drawn data's mixing; 1 is linear",
-    )
     flags: dict[str, dict[str, Any]] = {
         "epochs": {"help": "after the warm start"},
         "lr": {"help": "Adam's rate"},
@@ -278,7 +268,7 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
 def main(argv: list[str] | None = None) -> None:
     refuse_several()
     args, settings = parse(argv)
-    data = drawn(args.layers) if args.dataset == "drawn" else load_data("digits", args)
+    data = drawn() if args.dataset == "drawn" else load_data("digits", args)
     out = open_run_folder(args, settings, data)
     fitted = {}
     for J in settings.num_facets:

@@ -13,8 +13,7 @@ import facetvae.datasets
 from facetvae.datasets import Dataset, Labels, data_root, digits, mnist, torchvision_datasets
 from lab.protocols import shapes
 from lab.protocols.cifar import read_cifar10
-from lab.protocols.faces import read_faces
-from lab.protocols.image_files import grouped_images
+from lab.protocols.image_files import grouped_images, read_faces
 from ppl_models.given.checks import check_count, check_one_of, check_size
 
 __all__ = [
@@ -35,7 +34,7 @@ def yale_faces(root: str | Path | None = None, seed: int = 0) -> Dataset:
     test.
 
     :param seed: of the split, which is stratified by person.
-    :raises FileNotFoundError: as :func:`~lab.protocols.faces.read_faces`.
+    :raises FileNotFoundError: as :func:`~lab.protocols.image_files.read_faces`.
     :raises ValueError: as there.
     """
     x, known = read_faces(data_root(root) / "CroppedYale")

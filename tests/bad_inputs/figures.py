@@ -32,9 +32,6 @@ from lab.figures.comparisons import (
     grouped_curves,
     grouped_means,
     grouped_points,
-    guide_comparison,
-    run_curves,
-    score_panels,
 )
 from lab.figures.groups import (
     evidence_reconstructions,
@@ -64,10 +61,6 @@ SHAPE = (2, 3)
 KL = np.ones((5, 4))
 
 FIGURES = [
-    *of(
-        "score_panels",
-        ("empty: panels", lambda: score_panels({}), "there is nothing to draw"),
-    ),
     *of(
         "cluster_gallery",
         (
@@ -349,17 +342,8 @@ FIGURES = [
         ("empty: points", lambda: grouped_points({}, "", ""), "there is nothing to draw"),
     ),
     *of(
-        "run_curves",
-        ("empty: runs", lambda: run_curves({}, "", ""), "there is nothing to draw"),
-        ("empty: run", lambda: run_curves({"a": [{1: 2.0}, {}]}, "", ""), "there is nothing to"),
-    ),
-    *of(
         "grouped_curves",
         ("empty: curves", lambda: grouped_curves({}, "", ""), "there is nothing to draw"),
-    ),
-    *of(
-        "guide_comparison",
-        ("empty: bounds", lambda: guide_comparison({}, {}), "there is nothing to draw"),
     ),
     *of(
         "style_swaps",

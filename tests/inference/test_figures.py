@@ -26,8 +26,6 @@ from lab.figures import (
     grouped_curves,
     kl_by_class,
     latent_scatter,
-    run_curves,
-    score_panels,
 )
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder, SharedMLP
 
@@ -138,22 +136,6 @@ def test_two_hundred_rows_are_four_blocks_of_fifty() -> None:
     assert names_of_rows(figure) == list(rows)
 
 
-def test_run_curves_have_every_run_the_mean_and_one_deviation() -> None:
-    """At x = 3 a run has no value: mean and band end before it."""
-    figure = run_curves(
-        {"a": [{1: 1.0, 2: 2.0, 3: 7.0}, {1: 3.0, 2: 6.0}], "b": [{1: 0.0}]}, "", ""
-    )
-    left, right = figure.axes
-    first, second, mean = (line.get_xydata().tolist() for line in left.lines)
-    assert first == [[1, 1], [2, 2], [3, 7]]
-    assert second == [[1, 3], [2, 6]]
-    assert mean == [[1, 2], [2, 4]]
-    (band,) = left.collections
-    low, high = band.get_datalim(left.transData).intervaly
-    assert (low, high) == pytest.approx((2 - 2**0.5, 4 + 8**0.5))
-    assert not right.collections, "a single run has no deviation"
-
-
 def test_a_facet_of_one_cluster_has_no_figures_of_clusters(tmp_path: Path) -> None:
     facets = {"one": GaussianMixture(1, 2), "two": GaussianMixture(2, 2)}
     guide = VaDEGuide(MFCVAE((1, 4, 4), facets, network=SharedMLP((4,))))
@@ -203,7 +185,6 @@ CROWDED = {
     "boxes": lambda: grouped_boxes({f"the method {k}": {1: [0.0, 1.0]} for k in range(9)}, "", ""),
     "curves": lambda: grouped_curves({"": {f"at {k}": ([1], [2]) for k in range(40)}}, "", ""),
     "KL": lambda: kl_by_class(np.ones((2, 1)), np.arange(2), 1),
-    "scores": lambda: score_panels({"": {"": {"a long name of what is compared": [1.0]}}}),
 }
 
 

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from guides import GroupedGuide, VaDEGuide
+from guides import FacetGuide, GroupedGuide, VaDEGuide
 from lab.protocols.accumulation import Encoded, Inferred, check_evidence, evaluate
 from lab.protocols.datasets import drawn_shapes
 from lab.protocols.mlvae import held_out, main, parts
@@ -50,37 +50,27 @@ def data() -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate([label[:, None], rng.normal(size=(240, 5))], 1).astype(np.float32), label
 
 
-def test_content_tells_more_with_more_images_and_style_tells_nothing() -> None:
-    guide = GroupedGuide(MLVAE((6,), 2, 2, network=MLP((4,))))
-    guide.encoder = Planted(2)
+@pytest.mark.parametrize("baseline", [False, True])
+def test_content_tells_more_with_more_images_and_style_tells_nothing(baseline: bool) -> None:
+    network = MLP((4,))
+    guide: FacetGuide = GroupedGuide(MLVAE((6,), 2, 2, network=network))
+    if baseline:
+        guide = VaDEGuide(VAE((6,), 2, network=network))
+    guide.encoder = Planted(len(guide.model.priors))
     guide.model.likelihood.support = (-100.0, 100.0)
     x, label = data()
     scores = evaluate(Encoded(guide, x), label, EVIDENCE, TRIALS, seed=0)
-    content = [scores[f"content, {k}"] for k in EVIDENCE]
-    style = [scores[f"style, {k}"] for k in EVIDENCE]
+    content = [scores.pop(f"{'latent' if baseline else 'content'}, {k}") for k in EVIDENCE]
     accuracy = [score["accuracy"] for score in content]
+    entropy = [score["conditional_entropy"] for score in content]
     # A deviation of 2 / sqrt(25) = 0.4 around labels one apart, and as much again of the draw.
     assert accuracy[0] < accuracy[1] < accuracy[2]
     assert accuracy[2] > 0.45
-    assert (
-        content[2]["conditional_entropy"]
-        < content[1]["conditional_entropy"]
-        < content[0]["conditional_entropy"]
-    )
+    assert entropy[2] < entropy[1] < entropy[0]
     # Chance is 1 / 4 of 200 test draws: a deviation of 0.03.
-    assert all(abs(score["accuracy"] - 1 / CLASSES) < 0.15 for score in style)
-    assert all(score["conditional_entropy"] > np.log2(CLASSES) - 0.1 for score in style)
-
-
-def test_the_baselines_evidence_adds_up_in_the_same_way() -> None:
-    guide = VaDEGuide(VAE((6,), 2, network=MLP((4,))))
-    guide.encoder = Planted(1)
-    guide.model.likelihood.support = (-100.0, 100.0)
-    x, label = data()
-    scores = evaluate(Encoded(guide, x), label, EVIDENCE, TRIALS, seed=0)
-    assert set(scores) == {f"latent, {k}" for k in EVIDENCE}
-    accuracy = [scores[f"latent, {k}"]["accuracy"] for k in EVIDENCE]
-    assert accuracy[0] < accuracy[1] < accuracy[2]
+    assert set(scores) == (set() if baseline else {f"style, {k}" for k in EVIDENCE})
+    assert all(abs(score["accuracy"] - 1 / CLASSES) < 0.15 for score in scores.values())
+    assert all(s["conditional_entropy"] > np.log2(CLASSES) - 0.1 for s in scores.values())
 
 
 def test_groups_are_parted_at_random_into_equal_parts() -> None:

@@ -19,14 +19,14 @@ import torch
 from sklearn.metrics import normalized_mutual_info_score
 from torch import Tensor
 
-from facetvae.datasets import digits
+from facetvae.datasets import Dataset, digits
 from guides import FacetGuide, VaDEGuide
 from inference import Groups, Loss, SVIRunner
 from inference.randomness import seeded
 from lab import summarize
 from lab.benchmarks import (
-    draw_curves,
     few_labels,
+    kmeans_images,
     neighbor_prior,
     neighbors_of_two,
     on_a_card,
@@ -39,6 +39,8 @@ from lab.benchmarks import (
 from lab.benchmarks.model_cases import CASES, SMALL, Case, Size
 from lab.benchmarks.model_costs import Settings, growth, measure, report_times, seconds_by_mode
 from lab.benchmarks.model_steps import (
+    VARIANTS,
+    DrawnOnCPU,
     FitSteps,
     check_same_objective,
     in_turns,
@@ -46,7 +48,7 @@ from lab.benchmarks.model_steps import (
     ratios,
     spread,
 )
-from lab.benchmarks.step_time import SIZES, PlainLoop, ours, plain_copy
+from lab.benchmarks.step_time import SIZES, ours, plain_copy
 from ppl_models.given.observed import Observed
 
 CPU = torch.device("cpu")
@@ -184,15 +186,6 @@ def test_the_plain_loop_has_the_librarys_objective(name: str) -> None:
     assert by_hand == pytest.approx(objective_draws(name, size.guide(), 1)[0], rel=1e-5)
 
 
-def test_a_plain_loop_trains() -> None:
-    size = SIZES["table"]
-    step = step_time.plain_loop(size, "float32")
-    assert isinstance(step, PlainLoop)
-    before = [p.detach().clone() for p in step.parameters]
-    step()
-    assert not any(torch.equal(a, b) for a, b in zip(before, step.parameters, strict=True))
-
-
 def test_a_mode_that_is_refused_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*args: object, **options: object) -> FitSteps:
         step = ours(SIZES["table"], "float32", "replay")
@@ -210,28 +203,16 @@ def test_step_time_prints_and_writes_medians_and_ratios(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before, out = torch.get_num_threads(), tmp_path / "found.json"
-    flags = [
-        "--size",
-        "table",
-        "--steps",
-        "2",
-        "--precisions",
-        "float32",
-        "bf16",
-        "--out",
-        str(out),
-    ]
+    flags = ["--size", "table", "--steps", "2", "--out", str(out), "--precisions"]
     try:
-        step_time.main([*flags, "--variants", "plain loop", "ours"])
+        step_time.main([*flags, "float32", "bf16", "--variants", "plain loop", "ours"])
     finally:
         torch.set_num_threads(before)
     found, printed = json.loads(out.read_text()), capsys.readouterr().out
     assert found["seconds"].keys() == found["first_step"].keys()
     assert set(found["ratios"]) == {
-        "ours / plain loop, float32",
-        "ours / plain loop, bf16",
-        "ours bf16 / ours float32",
-        "plain loop bf16 / plain loop float32",
+        *(f"ours / plain loop, {precision}" for precision in ("float32", "bf16")),
+        *(f"{program} bf16 / {program} float32" for program in ("ours", "plain loop")),
     }
     assert set(found["ratios"]["ours / plain loop, bf16"]) == {"median", "low", "high"}
     assert found["about"]["size"] == "table"
@@ -262,30 +243,24 @@ def test_numpyro_has_the_same_objective(name: str, draws: int) -> None:
     assert np.isfinite(float(step.loss))
 
 
-def test_what_a_card_has_to_show_runs_on_the_cpu(tmp_path: Path) -> None:
-    """What a CPU has not is a sentence, and the rest is measured."""
-    out = tmp_path / "card.json"
-    on_a_card.main(["--out", str(out), "--device", "cpu", "--smoke"])
-    found = json.loads(out.read_text())
-    for model in on_a_card.SMOKE_MODELS:
-        correct, times = found[f"{model}: correct"], found[f"{model}: times"]
-        assert correct["cpu"] == 0
-        assert correct["replay"] < 1e-12
-        assert "CUDA device" in correct["cuda graph"]
-        assert times["replay"]["seconds"]["median"] > 0
-        assert times["bf16"]["bytes"] > 0
-        assert times["floors"].keys() == {"launch", "arithmetic"}
-    assert found["ten seeds"].keys() == {"10", "1"}
-
-
-def test_a_wrong_gradient_is_told_from_rounding() -> None:
-    """By a thousandth of the largest entry."""
-    gradient = on_a_card.gradient(CASES["VAE"], SMALL, "cpu", "handlers", noise=True)
+def test_a_card_is_compared_with_the_cpu_on_the_same_noise(tmp_path: Path) -> None:
+    """Here the CPU is the card: what it has not is a sentence, and the rest is measured."""
+    on_a_card.main("cpu", str(tmp_path / "card.json"), SMALL, ["MLVAE"])
+    found = json.loads((tmp_path / "card.json").read_text())
+    assert found["MLVAE: correct"]["cpu"] == 0
+    assert found["MLVAE: correct"]["replay"] < 1e-12
+    assert "CUDA device" in found["MLVAE: correct"]["cuda graph"]
+    assert "CUDA device" in found["MLVAE: ways"]["refused"]["cuda graph"]
+    assert found["MLVAE: ways"]["seconds"].keys() == {"handlers", "replay"}
+    assert found["MLVAE: seconds"].keys() == VARIANTS.keys()
+    assert found["MLVAE: bytes"]["ours, bf16"] > 0
+    assert found["MFCVAE: ten seeds"].keys() == {"10", "1"}
+    gradient = on_a_card.gradient(CASES["VAE"], BRIEFLY, "handlers", noise=True)
     assert on_a_card.apart(1.001 * gradient, gradient) == pytest.approx(1e-3)
 
 
 def test_draws_are_the_cpus_whatever_device_asks() -> None:
-    with seeded(3, CPU), on_a_card.DrawnOnCPU():
+    with seeded(3, CPU), DrawnOnCPU():
         drawn = torch.randn(4)
         order = torch.randperm(5, generator=torch.Generator().manual_seed(7))
         filled = torch.empty(4).uniform_()
@@ -298,44 +273,6 @@ def test_draws_are_the_cpus_whatever_device_asks() -> None:
         assert torch.equal(filled, torch.empty(4).uniform_())
         torch.randn(4)  # that of the other device, from the CPU's stream
         assert torch.equal(after, torch.rand(2))
-
-
-def test_curves_of_runs_are_read_by_epoch_and_drawn(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for seed, values in enumerate(((0.5, 0.75), (0.25, 0.5))):
-        (tmp_path / f"run-{seed}").mkdir()
-        records = [
-            {"epoch": i + 1, "elbo": -2.0, "accuracy_a": v, "accuracy_b": 0.6}
-            for i, v in enumerate(values)
-        ]
-        lines = [json.dumps(record) for record in [*records, {"epoch": 3, "elbo": -1.0}]]
-        whole = "\n".join(lines) + '\n{"epoch": 4, "el'  # as a run that was killed leaves it
-        (tmp_path / f"run-{seed}" / "metrics.jsonl").write_text(whole)
-    first, second = (tmp_path / f"run-{seed}" for seed in (0, 1))
-    assert draw_curves.read_curve(first, "accuracy_a") == {1: 50.0, 2: 75.0}
-    assert draw_curves.read_curve(first, "accuracy_a", "accuracy_b") == {1: 60.0, 2: 75.0}
-    assert draw_curves.read_curve(first, "elbo") == {1: -2.0, 2: -2.0, 3: -1.0}
-    with pytest.raises(
-        SystemExit, match="has no 'nmi': it has accuracy_a, accuracy_b, elbo, epoch"
-    ):
-        draw_curves.read_curve(first, "nmi")
-    with pytest.raises(SystemExit, match="run folders of examples are needed"):
-        draw_curves.read_curve(tmp_path, "elbo")
-    panels = ["--panel", "one", str(first), "--panel", "both", str(first), str(second)]
-    draw_curves.main([*panels, "--measure", "accuracy_a", "--out", str(tmp_path / "a.png")])
-    assert (tmp_path / "a.png").stat().st_size > 5000
-    flags = ["--measure", "elbo", "--panel", "one", str(first)]
-    capsys.readouterr()
-    draw_curves.main([*flags, "--out", str(tmp_path / "curves")])
-    assert capsys.readouterr().out == f"{tmp_path / 'curves.png'}\n"
-    assert (tmp_path / "curves.png").is_file()
-    with pytest.raises(SystemExit, match="2"):
-        draw_curves.main([*flags, "--out", str(tmp_path / "curves.foo")])
-    assert "--out: '.foo' is no kind of picture: give one of" in capsys.readouterr().err
-    for wrong in (["--panel", "one", str(second)], []):
-        with pytest.raises(SystemExit, match="2"):
-            draw_curves.main([*flags, *wrong, "--out", str(tmp_path / "none" / "a.png")])
 
 
 def test_scores_are_summarized_in_their_units(
@@ -365,6 +302,19 @@ def test_scores_are_summarized_in_their_units(
     (tmp_path / "run-1" / "scores.json").write_text("{}")
     with pytest.raises(SystemExit, match="not all runs have 'digit digit accuracy_train'"):
         summarize.main([str(tmp_path / "run-0"), str(tmp_path / "run-1")])
+
+
+def test_kmeans_is_scored_on_test_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three shades, of which the lightest has two labels in the test images."""
+    shade = np.arange(30) % 3
+    x = (100 * shade[:, None] + np.random.default_rng(0).integers(9, size=(30, 4))).astype(np.uint8)
+    label = {"digit": np.where(np.arange(30) == 2, 0, shade)}
+    few = Dataset("mnist", x, x, label, label, (2, 2))
+    monkeypatch.setattr(kmeans_images, "load", lambda name, root: few)
+    monkeypatch.setattr(kmeans_images, "CLUSTERS", {"mnist": {"digit": 3}})
+    kmeans_images.main(["--data", "mnist", "--out", str(tmp_path)])
+    scores = json.loads((tmp_path / "scores.json").read_text())
+    assert scores == {"mnist": {"digit": pytest.approx(100 * 29 / 30)}}
 
 
 def knows_first(data: rivals.Data, seed: int) -> np.ndarray:
@@ -417,6 +367,10 @@ def test_rivals_are_scored_and_go_on_where_they_were_stopped(
     def fails(data: rivals.Data, seed: int) -> np.ndarray:
         raise ArithmeticError("not positive definite")
 
+    def waits(data: rivals.Data, seed: int) -> np.ndarray:
+        while True:
+            time.sleep(0.001)
+
     methods = {
         "stopped": rivals.Method(stopped),
         "fails": rivals.Method(fails),
@@ -435,7 +389,7 @@ def test_rivals_are_scored_and_go_on_where_they_were_stopped(
         lines.write(line[:20])  # as if the process had been killed while it wrote
     rivals.main(flags)
     assert taken == [0, 1, 1]
-    assert len(kept.read_text().splitlines()) == 4
+    assert len(kept.read_text().splitlines()) == 4 + 1
     found = json.loads((tmp_path / "rivals.json").read_text())["two drawn"]
     assert set(found) == {"stopped", "fails"}
     own = found["stopped"]
@@ -448,6 +402,22 @@ def test_rivals_are_scored_and_go_on_where_they_were_stopped(
     assert "missing is left out: no_such_package is not installed" in printed
     assert "\ntwo drawn: stopped\n  of 3 clusters   " in printed
     assert "\ntwo drawn: fails\n  seed 0 failed: ArithmeticError" in printed
+    late = rivals.measure(rivals.Method(waits), rivals.DATA["iris"].load(0), seed=0, limit=0.05)
+    assert late == {"failed": "TimeoutError: not done within 0.05 s"}
+
+
+def test_rivals_see_what_their_names_say() -> None:
+    names = [name for name, source in rivals.DATA.items() if source.package == "sklearn"]
+    data = {name: rivals.DATA[name].load(0) for name in names}
+    assert data["three drawn"].numbers == [2, 3, 5]
+    assert data["wine"].for_rivals.std(0) == pytest.approx(np.ones(13))
+    assert data["digits"].for_rivals is data["digits"].x
+    assert data["digits"].x.max() == 1
+    assert not np.allclose(data["two drawn"].x, rivals.DATA["two drawn"].load(1).x)
+    for name in ("GaussianMixture", "KMeans"):  # a clustering for each number
+        found = rivals.measure(rivals.METHODS[name], data["two drawn"], seed=0, limit=60)
+        assert found["clusters"] == [3, 5]
+        assert max(found["nmi"]["of 5 clusters"]) > 0.1
 
 
 def test_what_the_best_possible_method_is_ahead_of_is_said() -> None:
@@ -462,35 +432,6 @@ def test_what_the_best_possible_method_is_ahead_of_is_said() -> None:
     data = rivals.DATA["tables"].load(0)
     best = rivals.measure(rivals.METHODS["Bayes rule"], data, seed=0, limit=60)
     assert min(max(each) for each in best["nmi"].values()) > 0.9
-
-
-def test_a_rival_that_takes_too_long_is_given_up() -> None:
-    def waits(data: rivals.Data, seed: int) -> np.ndarray:
-        while True:
-            time.sleep(0.001)
-
-    data = rivals.DATA["iris"].load(0)
-    found = rivals.measure(rivals.Method(waits), data, seed=0, limit=0.05)
-    assert found == {"failed": "TimeoutError: not done within 0.05 s"}
-
-
-def test_data_are_what_their_names_say() -> None:
-    names = [name for name, source in rivals.DATA.items() if source.package == "sklearn"]
-    data = {name: rivals.DATA[name].load(0) for name in names}
-    assert data["three drawn"].numbers == [2, 3, 5]
-    assert data["wine"].for_rivals.std(0) == pytest.approx(np.ones(13))
-    assert data["digits"].for_rivals is data["digits"].x
-    assert data["digits"].x.max() == 1
-    again = rivals.DATA["two drawn"].load(1)
-    assert not np.allclose(data["two drawn"].x, again.x)
-
-
-@pytest.mark.parametrize("name", ["GaussianMixture", "KMeans"])
-def test_one_clustering_is_fitted_for_each_number(name: str) -> None:
-    data = rivals.DATA["two drawn"].load(0)
-    found = rivals.measure(rivals.METHODS[name], data, seed=0, limit=60)
-    assert found["clusters"] == [3, 5]
-    assert max(found["nmi"]["of 5 clusters"]) > 0.1
 
 
 @pytest.mark.slow(60)
@@ -523,7 +464,8 @@ def test_accuracy_is_followed_with_neighbours_and_without(
         seed=0, first_epochs=2, fade_steps=1, epochs=2, every=1, without=without, out=tmp_path
     )
     scores = neighbor_prior.train(few, how)
-    assert list(draw_curves.read_curve(tmp_path, "accuracy_test")) == [0, 1, 2]
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["epoch"] for line in lines] == [0, 1, 2]
     assert scores["first"]["seconds"] < scores["last"]["seconds"]
     assert 0.1 < scores["test_with_neighbors"] <= 1
     assert scores["graph"] > 0.7
@@ -553,10 +495,6 @@ def test_runs_that_begin_with_the_truth_begin_there_and_go_on(way: str, tmp_path
     assert truth["first"]["mcc"] > cold["curve"][-1]["mcc"] + 0.1
     assert truth["first"]["log_p"] >= truth["first"]["test_elbo"]
     assert len(truth["curve"]) == 2
-    drawn = start_at_truth.figure([truth, cold], [truth["way"]]).axes[0]
-    first, second = drawn.get_lines()
-    assert first.get_ydata()[0] == truth["first"]["mcc"]
-    assert list(second.get_ydata()) == [record["mcc"] for record in cold["curve"]]
     start_at_truth.main([*flags, "--width", "32", "--out", str(out)])
     assert len(out.read_text().splitlines()) == 2, "nothing is run twice"
 

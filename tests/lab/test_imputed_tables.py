@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -12,7 +12,14 @@ from scipy import stats
 
 from facetvae.estimators import MultiFacetClustering
 from lab.benchmarks import imputed_tables
-from lab.benchmarks.imputed_tables import Coded, errors, known_values, measure, with_gaps
+from lab.benchmarks.imputed_tables import (
+    Coded,
+    coded_drawn,
+    errors,
+    known_values,
+    measure,
+    with_gaps,
+)
 from lab.benchmarks.mixed_tables import mixed_table
 
 NAN = float("nan")
@@ -32,9 +39,8 @@ def test_errors_are_in_deviations_logarithms_and_shares() -> None:
 
 @pytest.mark.parametrize("left_out", [0, 1])
 def test_frames_come_back_from_numbers(left_out: int) -> None:
-    drawn = mixed_table(50, 0, gaps=0).frame()
-    coded = imputed_tables._coded(drawn, imputed_tables.COUNTS)
-    coded = imputed_tables.replace(coded, left_out=left_out)
+    table = mixed_table(50, 0, gaps=0)
+    drawn, coded = table.frame(), replace(coded_drawn(table), left_out=left_out)
     back = coded.decode(coded.encode(drawn))
     for name, values in drawn.items():
         if values.dtype.kind in "fi":
@@ -70,37 +76,11 @@ def test_known_means_are_those_of_the_drawn_distributions() -> None:
     assert right == pytest.approx(sum(told) / len(whole), abs=0.02)
 
 
-@pytest.mark.parametrize("table", ["drawn", *imputed_tables.REAL])
-def test_every_method_is_measured(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the table is not drawn, without a fit."""
+def test_every_method_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     brief = partial(MultiFacetClustering, 1, n_clusters=2, n_latents=2, epochs=2)
     monkeypatch.setattr(imputed_tables, "MultiFacetClustering", brief)
-    if table != "drawn":
-        monkeypatch.setattr(imputed_tables, "_by_ours", lambda holed, seed: as_first(holed))
-    found = measure(table, 60, 0, 0.2)
-    assert ("known" in found) == (table == "drawn")
-    assert {"ours", "column means", "IterativeImputer", "KNNImputer"} <= set(found)
+    found = measure(60, 0, 0.2)
+    assert set(found) == {"ours", "column means", "IterativeImputer", "KNNImputer", "known"}
     for scores in found.values():
         assert np.isfinite(list(scores.values())).all()
     assert found["column means"]["numbers"] == pytest.approx(1, abs=0.2)
-
-
-def as_first(holed: pd.DataFrame) -> dict[str, np.ndarray]:
-    """Each column's first value in its gaps."""
-    return {name: values.bfill().ffill().to_numpy() for name, values in holed.items()}
-
-
-def test_tables_and_shares_are_measured_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def measured(table: str, rows: int, seed: int, share: float) -> dict[str, dict[str, float]]:
-        asked.append((table, rows, seed, share))
-        return {"ours": {"numbers": share + seed}}
-
-    asked: list[tuple[str, int, int, float]] = []
-    monkeypatch.setattr(imputed_tables, "measure", measured)
-    for last in (2, 3):
-        flags = ["--rows", "50", "--seeds", "1", str(last), "--shares", "0.1", "0.5"]
-        imputed_tables.main([*flags, "--out", str(tmp_path / "out.jsonl")])
-    assert [each[2:] for each in asked] == [(1, 0.1), (1, 0.5), (2, 0.1), (2, 0.5)]
-    assert "50% removed, ours" in capsys.readouterr().out

@@ -41,9 +41,11 @@ def queue(tmp_path: Path, *flags: str) -> list[str]:
     return [sys.executable, "-m", "lab.run_queue", str(tmp_path / "list.txt"), *flags]
 
 
+WHERE = {"cwd": ROOT, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
+
+
 def work(tmp_path: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    where = {"cwd": ROOT, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
-    return subprocess.run(queue(tmp_path, *flags), capture_output=True, text=True, **where)  # type: ignore[call-overload]
+    return subprocess.run(queue(tmp_path, *flags), capture_output=True, text=True, **WHERE)  # type: ignore[call-overload]
 
 
 def test_each_seed_is_run_once_and_a_failure_does_not_stop_the_rest(
@@ -73,51 +75,41 @@ def test_each_seed_is_run_once_and_a_failure_does_not_stop_the_rest(
     assert command == f"python {program} --seed 3 --out {tmp_path}/run-3\n"
 
 
-def test_a_stop_reaches_the_runs_and_the_next_call_goes_on(tmp_path: Path, program: Path) -> None:
-    (tmp_path / "list.txt").write_text(f"python {program} --wait --out {tmp_path}/run")
-    where = {"cwd": ROOT, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
-    with subprocess.Popen(queue(tmp_path), stderr=subprocess.PIPE, text=True, **where) as process:  # type: ignore[call-overload]
-        while not (tmp_path / "run" / "calls.txt").is_file():
-            time.sleep(0.1)
-        process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=20)
-    assert "the same call goes on" in said
-    assert not (tmp_path / "run" / "scores.json").exists()
-    assert work(tmp_path).returncode == 0
-    assert (tmp_path / "run" / "scores.json").exists()
-
-
-def test_workers_run_side_by_side(tmp_path: Path, program: Path) -> None:
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_reaches_all_runs_and_the_next_call_goes_on(
+    stop: signal.Signals, tmp_path: Path, program: Path
+) -> None:
     """Both have begun before either ends: they wait for a minute, or until they are stopped."""
     lines = [f"python {program} --wait --out {tmp_path}/{name}" for name in "ab"]
     (tmp_path / "list.txt").write_text("\n".join(lines))
-    where = {"cwd": ROOT, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
-    with subprocess.Popen(
-        queue(tmp_path, "--workers", "2"), stderr=subprocess.PIPE, **where
-    ) as process:  # type: ignore[call-overload]
+    started = {"stderr": subprocess.PIPE, "text": True, **WHERE}
+    with subprocess.Popen(queue(tmp_path, "--workers", "2"), **started) as process:  # type: ignore[call-overload]
         until = time.monotonic() + 30
         while not all((tmp_path / name / "calls.txt").is_file() for name in "ab"):
             assert time.monotonic() < until
             time.sleep(0.1)
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=20)
+        process.send_signal(stop)
+        _, said = process.communicate(timeout=20)
+    assert "the same call goes on" in said
+    assert not list(tmp_path.glob("*/scores.json"))
+    assert work(tmp_path).returncode == 0
+    assert len(list(tmp_path.glob("*/scores.json"))) == 2
 
 
-def test_what_does_not_fit_is_refused(tmp_path: Path, program: Path) -> None:
-    for text, words in (
-        (
-            "python run.py",
-            "a command of an example with --out FOLDER is needed, got: python run.py",
-        ),
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("python run.py", "an example with --out FOLDER is needed, got: python run.py"),
         ("python 'run.py --out a", "is needed, got"),
         ("python a --out x\npython b --out x", "two commands have --out x"),
-        ("python a --out x", None),
-    ):
-        if words is None:
-            assert read_jobs(text, {"seed": ["0"]})[0].folder == Path("x")
-            continue
-        with pytest.raises(SystemExit, match=words):
-            read_jobs(text, {"seed": ["0"]})
+    ],
+)
+def test_commands_that_cannot_be_queued_are_refused(text: str, words: str) -> None:
+    with pytest.raises(SystemExit, match=words):
+        read_jobs(text, {"seed": ["0"]})
+
+
+def test_the_folder_of_another_run_is_refused(tmp_path: Path, program: Path) -> None:
     (tmp_path / "list.txt").write_text(f"python {program} --out {tmp_path}/run")
     assert work(tmp_path).returncode == 0
     (tmp_path / "list.txt").write_text(f"python {program} --more --out {tmp_path}/run")
