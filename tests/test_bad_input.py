@@ -77,7 +77,9 @@ EXEMPT = {
         ("Decoder", "Encoder", "FlowDecoder", "NoEncoder"),
         "built by architectures, which have rows",
     ),
-    **dict.fromkeys(("Callback", "Weights"), "the type of a user's or a schedule's function"),
+    **dict.fromkeys(
+        ("Callback", "WeightFunction"), "the type of a user's or a schedule's function"
+    ),
     "DATASETS": "a table, which load looks into",
     "Batching.check": "of each kind, by way of SVIRunner.fit",
     "SVIRunner.plan": "SVIRunner.fit, which has rows, is this and then trains",
