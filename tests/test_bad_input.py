@@ -78,7 +78,7 @@ EXEMPT = {
         "built by architectures, which have rows",
     ),
     **dict.fromkeys(
-        ("Callback", "WeightFunction"), "the type of a user's or a schedule's function"
+        ("Callback", "WeightFunction"), "a function's type"
     ),
     "DATASETS": "a table, which load looks into",
     "Batching.check": "of each kind, by way of SVIRunner.fit",
