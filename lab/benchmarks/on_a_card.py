@@ -4,8 +4,7 @@
 
 For every model: objective and gradient in float64 on the device against the CPU's, with the same
 noise, and of every way to take a step against steps through Pyro; seconds of a step in every way,
-in bfloat16 and of a plain loop, and peak bytes. Then ten seeds of MFCVAE as one program. What fails
-or cannot be had is a sentence where the number would be.
+in bfloat16 and of a plain loop; peak bytes; and ten seeds at once. What fails is a sentence.
 """
 
 import json
@@ -98,4 +97,6 @@ def main(device: str, out: str, size: Size = FULL, models: Sequence[str] = tuple
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        raise SystemExit("a device and a file are needed, such as: cuda card.json")
     main(*sys.argv[1:])
