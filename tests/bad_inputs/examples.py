@@ -54,19 +54,9 @@ EXAMPLES = [
         FileNotFoundError,
     ),
     Row(
-        "mnist",
-        "file: damaged",
-        mnist,
-        "a file in .* is not what it should be",
-        damage=damaged_idx,
+        "mnist", "file: damaged", mnist, "a file in .* is not what it should be", damage=damaged_idx
     ),
-    Row(
-        "fashion_mnist",
-        "missing: folder",
-        fashion_mnist,
-        "no FashionMNIST in",
-        FileNotFoundError,
-    ),
+    Row("fashion_mnist", "missing: folder", fashion_mnist, "no FashionMNIST in", FileNotFoundError),
     Row("svhn", "missing: files", data.svhn, "no SVHN in .*: train_32x32", FileNotFoundError),
     Row("cifar10", "missing: folder", data.cifar10, "(?s)no CIFAR-10 in", FileNotFoundError),
     Row(
@@ -107,8 +97,7 @@ EXAMPLES = [
         ("huge: rows", lambda: data.drawn_shapes(rows=HUGE), f"rows {MANY}"),
     ),
     *of(
-        "some_rows",
-        ("range: rows", lambda: some_rows(data.digits(), -1), f"rows {COUNT}, got -1"),
+        "some_rows", ("range: rows", lambda: some_rows(data.digits(), -1), f"rows {COUNT}, got -1")
     ),
     *of(
         "coloured",

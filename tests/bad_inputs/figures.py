@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-import numpy as np
-
 from facetvae.describing.figure import describe_figure
 from facetvae.explorer.explorer import Explorer
 from inference.figures.facets import (
@@ -17,46 +13,21 @@ from inference.figures.facets import (
     save_figures,
 )
 from inference.figures.training import training_curves
-from lab.figures.classes import (
-    class_latents,
-    class_samples,
-    class_traversals,
-    kl_by_class,
-    latent_scatter,
-    shared_latents,
-)
-from lab.figures.comparisons import (
-    grouped_boxes,
-    grouped_curves,
-    grouped_points,
-    run_curves,
-)
-from lab.figures.groups import (
-    evidence_reconstructions,
-    group_generations,
-    latent_interpolation,
-    style_swaps,
-)
 from tests.bad_inputs.shared import (
     COUNT,
     LABEL,
     NAN,
     Row,
     X,
-    Z,
     described,
     explorer,
     guide,
-    holed,
-    mlvae,
-    nvae,
     of,
     runner,
     vae,
 )
 
 SHAPE = (2, 3)
-KL = np.ones((5, 4))
 
 FIGURES = [
     *of(
@@ -117,11 +88,7 @@ FIGURES = [
     ),
     *of(
         "Explorer.about",
-        (
-            "misfit: no clusters",
-            lambda: Explorer(vae(), X).about("layer_1"),
-            "has no clusters:",
-        ),
+        ("misfit: no clusters", lambda: Explorer(vae(), X).about("layer_1"), "has no clusters:"),
     ),
     *of(
         "Explorer.swaps",
@@ -192,70 +159,5 @@ FIGURES = [
         lambda run: save_figures(run / "config.json", guide(), X, image_shape=SHAPE),
         "config.json",
         FileExistsError,
-    ),
-    *(
-        row
-        for draw in (grouped_boxes, grouped_points, run_curves, grouped_curves)
-        for row in of(
-            draw.__name__, ("empty: values", partial(draw, {}, "", ""), "there is nothing to draw")
-        )
-    ),
-    *of(
-        "grouped_boxes",
-        (
-            "missing: setting",
-            lambda: grouped_boxes({"a": {1: [0]}, "b": {}}, "", ""),
-            "'b' has no values for 1",
-        ),
-    ),
-    *of(
-        "class_traversals",
-        ("range: dimension", lambda: class_traversals(nvae(), 2, SHAPE), r"of \(0, 1\), got 2"),
-        ("misfit: model", lambda: class_traversals(guide(), 0, SHAPE), "has no latents of classes"),
-    ),
-    *of(
-        "class_latents",
-        ("shape: dimension", lambda: class_latents(nvae(), [0, 1], 3), "each of 3 classes, got"),
-    ),
-    *of(
-        "shared_latents",
-        ("range: dimension", lambda: shared_latents(nvae(), -1, 3), r"one of \(0, 1\), got -1"),
-    ),
-    *of(
-        "class_samples",
-        ("misfit: model", lambda: class_samples(guide(), SHAPE), "decoder reads no class"),
-        ("range: scale", lambda: class_samples(nvae(), SHAPE, scale=-1), "at least 0, got -1"),
-    ),
-    *of(
-        "kl_by_class",
-        ("shape: label", lambda: kl_by_class(KL, [0, 1], 2), r"got shapes \(5, 4\) and \(2,\)"),
-        ("misfit: blocks", lambda: kl_by_class(KL, LABEL, 3), "cannot be split into blocks of"),
-        ("nan: kl", lambda: kl_by_class(KL * NAN, LABEL, 2), "kl holds NaN"),
-    ),
-    *of(
-        "latent_scatter",
-        ("shape: label", lambda: latent_scatter(Z, LABEL), r"got shapes \(8, 2\) and \(5,\)"),
-        ("empty: z", lambda: latent_scatter(Z[:0], []), r"got shapes \(0, 2\) and \(0,\)"),
-    ),
-    *of(
-        "style_swaps",
-        ("type: guide", lambda: style_swaps(guide(), X, X, LABEL, SHAPE), "must be a GroupedGuide"),
-        ("shape: group", lambda: style_swaps(mlvae(), X, X, LABEL[:3], SHAPE), "group has shape"),
-    ),
-    *of(
-        "latent_interpolation",
-        ("shape: pair", lambda: latent_interpolation(mlvae(), X, SHAPE), "must hold two data"),
-    ),
-    *of(
-        "group_generations",
-        (
-            "type: group",
-            lambda: group_generations(mlvae(), X, list("aabbc"), SHAPE),
-            "group must hold numb",
-        ),
-    ),
-    *of(
-        "evidence_reconstructions",
-        ("nan: x", lambda: evidence_reconstructions(mlvae(), holed(NAN), SHAPE), "NaN or infinite"),
     ),
 ]
