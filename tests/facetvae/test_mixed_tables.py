@@ -340,11 +340,6 @@ def test_text_that_reads_as_numbers_may_be_categories() -> None:
         frame_reader(drawn, {})
 
 
-def test_columns_are_named_by_numbers_too() -> None:
-    drawn = pd.DataFrame({0: np.random.default_rng(0).normal(size=60), 1: ["x", "y"] * 30})
-    assert frame_reader(drawn, {0: StudentT()}).settings()["columns"]["0"].startswith("StudentT")
-
-
 def test_what_a_mixed_frame_cannot_have_is_refused() -> None:
     constant = pd.DataFrame({"a": [1.0] * 40, "k": ["x"] * 40})
     with pytest.raises(ValueError, match="there is nothing to cluster"):

@@ -16,12 +16,7 @@ from scipy.special import logsumexp
 from scipy.stats import norm
 
 from facetvae.selection import select_model
-from facetvae.selection.agreement import (
-    clusters_in_use,
-    effective_clusters,
-    redundancy,
-    stability,
-)
+from facetvae.selection.agreement import clusters_in_use, effective_clusters, redundancy, stability
 from facetvae.selection.candidates import FittedRun, Selection
 from guides import FacetGuide, VaDEGuide
 from inference import SVIRunner, elbo, elbo_per_datum, warm_start
