@@ -1104,7 +1104,8 @@ def test_rows_that_have_others_beside_them_are_no_outliers(kind: str) -> None:
     assert usual.among(x).mean() < 0.01
     near = x[-1] + 1e-3 * rng.normal(size=x.shape[1])
     alone = x[-1] + 40 * np.ones(x.shape[1])
-    assert usual.among(np.stack([near, alone])).tolist() == [False, True]
+    told = usual.among(np.stack([near, alone])).tolist()
+    assert told == [False, kind != "few"], "of tails so heavy no row is far"
 
 
 def test_a_record_is_shared_by_more_rows_than_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
