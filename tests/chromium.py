@@ -63,22 +63,15 @@ class Page:
         self.wait("#view label", 5)
 
     def all(self, selector: str) -> list[Any]:
-        return [
-            each
-            for each in self.driver.find_elements("css selector", selector)
-            if each.is_displayed()
-        ]
+        found = self.driver.find_elements("css selector", selector)
+        return [each for each in found if each.is_displayed()]
 
     def wait(self, selector: str, count: int | set[int] | None, seconds: float = PATIENCE) -> bool:
         """Whether there come to be so many elements, or any where that is ``None``."""
 
         def there() -> bool:
             found = len(self.all(selector))
-            return (
-                found > 0
-                if count is None
-                else found in (count if isinstance(count, set) else {count})
-            )
+            return found in count if isinstance(count, set) else found == (count or max(found, 1))
 
         return self._until(there, seconds)
 
@@ -106,19 +99,15 @@ class Page:
 
     def sources(self, selector: str) -> list[str]:
         """Of images."""
-        found = (
-            "return [...document.querySelectorAll(arguments[0])].map(image => "
-            "image.getAttribute('src') || '')"
-        )
+        source = "image => image.getAttribute('src') || ''"
+        found = f"return [...document.querySelectorAll(arguments[0])].map({source})"
         return self.driver.execute_script(found, selector)
 
     def drawn(self, selector: str) -> bool:
         """Whether all these images have been decoded, and have a size."""
-        whole = (
-            "return [...document.querySelectorAll(arguments[0])].every(i => i.complete && "
-            "i.naturalWidth > 0)"
-        )
-        return self.driver.execute_script(whole, selector)
+        whole = "image => image.complete && image.naturalWidth > 0"
+        found = f"return [...document.querySelectorAll(arguments[0])].every({whole})"
+        return self.driver.execute_script(found, selector)
 
     def changes(self, selector: str, before: list[str], seconds: float = PATIENCE) -> None:
         """Wait until images are others than they were, and are drawn."""
@@ -137,29 +126,20 @@ class Page:
         :raises AssertionError: if the page asked for anything of another place, or
             complained.
         """
-        events = [
-            json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")
-        ]
-        asked = [
-            e["params"]["request"]["url"]
-            for e in events
-            if e["method"] == "Network.requestWillBeSent"
-        ]
-        asked += [e["params"]["url"] for e in events if e["method"] == "Network.webSocketCreated"]
+        asked = []
+        for entry in self.driver.get_log("performance"):
+            event = json.loads(entry["message"])["message"]
+            if event["method"] == "Network.requestWillBeSent":
+                asked.append(urlsplit(event["params"]["request"]["url"]))
+            elif event["method"] == "Network.webSocketCreated":
+                asked.append(urlsplit(event["params"]["url"]))
         here = urlsplit(self.address).netloc
-        assert any(urlsplit(url).netloc == here for url in asked), "requests are seen"
+        assert any(url.netloc == here for url in asked), "requests are seen"
         local = ("data", "blob", "chrome", "about")
-        elsewhere = {
-            url
-            for url in asked
-            if urlsplit(url).scheme not in local and urlsplit(url).netloc != here
-        }
+        elsewhere = {url for url in asked if url.scheme not in local and url.netloc != here}
         assert not elsewhere, f"asked of other places: {elsewhere}"
-        complaints = [
-            entry["message"]
-            for entry in self.driver.get_log("browser")
-            if entry["level"] == "SEVERE"
-        ]
+        entries = self.driver.get_log("browser")
+        complaints = [entry["message"] for entry in entries if entry["level"] == "SEVERE"]
         assert not complaints, complaints
 
     @staticmethod

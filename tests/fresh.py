@@ -5,21 +5,24 @@ to import its libraries.
 server: a new interpreter that imports the libraries, and nothing of this project or of the tests.
 For each program the server forks. The child gets its own arguments, folder, environment and files,
 so that it sees what a new interpreter sees; ``test_fresh.py`` compares the two.
-
-This file imports little, since a stand-in for ``python`` (:func:`stand_in`) runs it as well.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
+import importlib
 import json
 import os
+import runpy
 import select
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -92,12 +95,11 @@ def noise(stderr: str) -> list[str]:
 def _run_forked(
     words: list[str], cwd: Path, environment: dict[str, str], timeout: float
 ) -> subprocess.CompletedProcess[str]:
-    import tempfile
-
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         with open(os.devnull, "rb") as nothing:
             files = [nothing.fileno(), out.fileno(), err.fileno()]
-            status = call(server(), words, str(cwd), environment, files, timeout)
+            request = {"words": words, "cwd": str(cwd), "environment": environment}
+            status = _call(request, files, timeout)
         said = []
         for file in (out, err):
             file.seek(0)
@@ -105,14 +107,7 @@ def _run_forked(
     return subprocess.CompletedProcess(words, status, *said)
 
 
-def call(
-    address: str,
-    words: list[str],
-    cwd: str,
-    environment: Mapping[str, str],
-    files: list[int],
-    timeout: float | None = None,
-) -> int:
+def _call(request: dict, files: list[int], timeout: float) -> int:
     """Have the server run a program with these files as its input, output and errors; returns its
     exit status.
 
@@ -120,21 +115,19 @@ def call(
     """
     with socket.socket(socket.AF_UNIX) as connection, connection.makefile("r") as replies:
         connection.settimeout(timeout)
-        connection.connect(address)
+        connection.connect(server())
         socket.send_fds(connection, [b"\0"], files)
-        request = {"words": words, "cwd": cwd, "environment": dict(environment)}
         connection.sendall(json.dumps(request).encode() + b"\n")
         process = None
         try:
             process = _number(replies.readline())
-            with _forwarding_signals(process):
-                return _number(replies.readline())
+            return _number(replies.readline())
         except BaseException as error:
             if process is not None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process, signal.SIGKILL)
-            if isinstance(error, TimeoutError) and timeout is not None:
-                raise subprocess.TimeoutExpired(words, timeout) from None
+            if isinstance(error, TimeoutError):
+                raise subprocess.TimeoutExpired(request["words"], timeout) from None
             raise
 
 
@@ -142,17 +135,6 @@ def _number(reply: str) -> int:
     if not reply:
         raise RuntimeError("the server of forked programs has ended, and its errors are above")
     return int(reply)
-
-
-@contextlib.contextmanager
-def _forwarding_signals(process: int) -> Iterator[None]:
-    """In the stand-in for ``python``, signals are meant for the program."""
-    if __name__ != "__main__":
-        yield
-        return
-    for kind in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(kind, lambda number, _: os.kill(process, number))
-    yield
 
 
 _servers: dict[int, str] = {}  # of this process, not of one that it was forked from
@@ -166,16 +148,13 @@ def server() -> str:
 
 
 def _start_server() -> str:
-    import atexit
-    import tempfile
-
     folder = tempfile.TemporaryDirectory(prefix="fresh")
     address = f"{folder.name}/socket"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
         listener.listen()  # calls wait while it imports
         process = subprocess.Popen(
-            [sys.executable, __file__, "serve", str(listener.fileno())],
+            [sys.executable, __file__, str(listener.fileno())],
             env={**os.environ, **THREADS},
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -193,23 +172,6 @@ def _start_server() -> str:
     return address
 
 
-def stand_in(folder: Path, module: str) -> Path:
-    """A stand-in for ``python``, for a program that starts others by ``sys.executable``: it forks
-    those that run ``module``, and starts a new interpreter for all else.
-    """
-    if sys.platform != "linux":
-        return Path(sys.executable)
-    path = folder / "python"
-    path.write_text(f"""#!/bin/sh
-case " $* " in
-    *" -m {module} "*) exec "{sys.executable}" -IS "{__file__}" call "{server()}" "$@" ;;
-    *) exec "{sys.executable}" "$@" ;;
-esac
-""")
-    path.chmod(0o755)
-    return path
-
-
 # The server
 
 
@@ -217,9 +179,6 @@ def serve(listener: socket.socket) -> dict | None:
     """Fork for each call; returns what is to be run in the child, and ``None`` at the end of input
     in the server.
     """
-    import gc
-    import importlib
-
     for name in LIBRARIES:
         importlib.import_module(name)
     gc.collect()
@@ -269,9 +228,6 @@ def _answer(connection: socket.socket) -> dict:
 
 def execute(words: list[str], cwd: str, environment: dict[str, str]) -> None:
     """What an interpreter does that is started with these words."""
-    import importlib
-    import runpy
-
     import numpy as np
     import torch
 
@@ -283,9 +239,6 @@ def execute(words: list[str], cwd: str, environment: dict[str, str]) -> None:
     np.random.seed()  # noqa: NPY002
     torch.seed()
     importlib.invalidate_caches()
-    if words[0] == "-u":
-        sys.stdout.reconfigure(write_through=True)
-        words = words[1:]
     module = words[0] == "-m"
     sys.argv = words[module:]
     if module:
@@ -303,15 +256,13 @@ def _path(words: list[str], cwd: str, environment: dict[str, str]) -> list[str]:
         return [os.path.abspath(os.path.join(where, p)) for p in value.split(os.pathsep) if p]
 
     servers = {sys.path[0], *named(os.environ.get("PYTHONPATH", ""), os.getcwd())}
-    first = cwd if "-m" in words[:2] else os.path.dirname(os.path.join(cwd, words[0]))
+    first = cwd if words[0] == "-m" else os.path.dirname(os.path.join(cwd, words[0]))
     asked = named(environment.get("PYTHONPATH", ""), cwd)
     return [first, *asked, *(each for each in sys.path if each not in servers)]
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "call":
-        raise SystemExit(call(sys.argv[2], sys.argv[3:], os.getcwd(), os.environ, [0, 1, 2]))
-    request = serve(socket.socket(fileno=int(sys.argv[2])))
+    request = serve(socket.socket(fileno=int(sys.argv[1])))
     if request is not None:
         execute(**request)
     else:

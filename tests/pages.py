@@ -11,14 +11,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FENCE = re.compile(r"^```python\n(.*?)^```$", re.S | re.M)
-# Lengths and sizes, and what makes a program end in seconds in their place.
+# Lengths and sizes, and what makes a program end in seconds instead.
 CUTS = {
     r"\bepochs=\d+": "epochs=2",
     r"\bepochs=\(\d+, \d+\)": "epochs=(1, 1)",
     r"\bfade_steps=\d+": "fade_steps=10",
     r"\bn_init=\d+": "n_init=2",
+    r"\bload_digits\(\)": "load_digits(n_class=5)",
     r"\blabellings\(1000\b": "labellings(300",
     r"\bdrawn_embeddings\(2000\b": "drawn_embeddings(300",
+    r"\bwidth=512\b": "width=64",
     # Estimators that choose their own length, each called on one line.
     r"\b(MultiFacetClustering|SemiSupervisedClassifier|ContentStyleTransformer)"
     r"\((?!.*epochs=)": r"\1(epochs=2, ",

@@ -12,21 +12,21 @@ import inspect
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from guides import VaDEGuide
 from inference import ProgressiveFadeIn, SVIRunner, elbo
-from ppl_models import MFCVAE, GaussianMixture, Normal
+from ppl_models import MFCVAE, GaussianMixture
 from tests.bad_inputs import ROWS
 from tests.bad_inputs.files import SIZES, saved, saved_runner
-from tests.bad_inputs.shared import DATA, KINDS, SHARED, D, Row, X, fit, guide, holed, runner
+from tests.bad_inputs.shared import DATA, KINDS, SHARED, D, Row, X, guide, holed, runner
 from tests.drawing import draws_apart
 from tests.global_state import unchanged
 
@@ -58,34 +58,25 @@ PUBLIC = (
 
 # Public names without a row, and why.
 EXEMPT = {
-    **dict.fromkeys(
-        (
-            "Diagonal",
-            "Exact",
-            "Enumerate",
-            "FullCovariance",
-            "MixtureOfNormals",
-            "ProductOfNormals",
-        ),
-        "takes no arguments",
-    ),
-    **dict.fromkeys(
-        ("Batching", "Evidence", "Family", "Ladder", "NetworkGuide", "Schedule"),
-        "a base: its kinds have rows",
-    ),
-    **dict.fromkeys(
-        ("Decoder", "Encoder", "FlowDecoder", "NoEncoder"),
-        "built by architectures, which have rows",
-    ),
-    **dict.fromkeys(
-        ("Callback", "WeightFunction"), "a function's type"
-    ),
+    **{
+        name: "takes no arguments"
+        for name in ("Diagonal", "Exact", "Enumerate", "FullCovariance", "MixtureOfNormals")
+    },
+    "ProductOfNormals": "takes no arguments",
+    **{
+        name: "a base: its kinds have rows"
+        for name in ("Batching", "Evidence", "Family", "Ladder", "NetworkGuide", "Schedule")
+    },
+    **{
+        name: "built by architectures, which have rows"
+        for name in ("Decoder", "Encoder", "FlowDecoder", "NoEncoder")
+    },
+    **dict.fromkeys(("Callback", "WeightFunction"), "a function's type"),
     "DATASETS": "a table, which load looks into",
     "Batching.check": "of each kind, by way of SVIRunner.fit",
     "SVIRunner.plan": "SVIRunner.fit, which has rows, is this and then trains",
-    **dict.fromkeys(
-        ("Schedule.bind", "Schedule.bind_further"), "of each kind, by way of SVIRunner.fit"
-    ),
+    "Schedule.bind": "of each kind, by way of SVIRunner.fit",
+    "Schedule.bind_further": "of each kind, by way of SVIRunner.fit",
     "FacetModel.plate": "of each model, by way of its program in plain Pyro",
     "FacetModel.check_given": "of each model, by way of FacetGuide.embed",
     "FacetModel.draw_given": "of each model, by way of FacetModel.generate",
@@ -198,38 +189,17 @@ def test_every_public_name_has_a_row(module: str) -> None:
 def test_exemptions_are_needed_and_exist() -> None:
     public = {name for module in PUBLIC for name in callables(module)}
     about = {row.about.split(".")[0] for row in ROWS} | {row.about for row in ROWS}
-    assert EXEMPT.keys() <= public
-    assert EXEMPT.keys() & about == set()
+    assert EXEMPT.keys() <= public - about
 
 
 @pytest.mark.parametrize(("fault", "x", "message"), DATA, ids=[row[0] for row in DATA])
-@pytest.mark.parametrize("use", ["predict", "embed", "elbo"])
-def test_data(fault: str, x: Any, message: str, use: str) -> None:
+def test_data(fault: str, x: Any, message: str) -> None:
     """As :meth:`SVIRunner.fit` says it, whose rows these are too."""
-    g = guide()
-    calls: dict[str, Callable[[], Any]] = {
-        "predict": lambda: g.predict(x),
-        "embed": lambda: g.embed(x),
-        "elbo": lambda: elbo(g.model, g, x),
-    }
-    before = states()
-    with pytest.raises(ValueError, match=message):
-        calls[use]()
+    g, before = guide(), states()
+    for use in (g.predict, g.embed, partial(elbo, g.model, g)):
+        with pytest.raises(ValueError, match=message):
+            use(x)
     assert all(torch.equal(now, then) for now, then in zip(states(), before, strict=True))
-
-
-def test_real_values_are_fine_where_the_likelihood_takes_them() -> None:
-    model = MFCVAE((D,), {"z": GaussianMixture(3, 2)}, Normal(0.5))
-    assert np.isfinite(
-        elbo(model, VaDEGuide(model), 10 * np.random.default_rng(0).normal(size=(4, D)), 2)[0]
-    )
-
-
-@pytest.mark.parametrize("name", ["epochs", "batch_size", "log_every"])
-@pytest.mark.parametrize("value", [0, -3, 1.5, True, "10"])
-def test_counts_of_fit(name: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=f"{name} must be an integer of at least 1"):
-        fit(**{name: value})
 
 
 def test_an_abrupt_fade_in_is_warned_of() -> None:

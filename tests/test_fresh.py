@@ -91,9 +91,7 @@ ENDS = [
 def test_it_ends_as_programs_end(code: str, status: int, words: str, tmp_path: Path) -> None:
     done = fresh.run(written(tmp_path, code))
     assert (done.returncode, words in done.stderr) == (status, True), done.stderr
-    assert done.stdout == {"print": "said\n", "import atexit;": "last\n"}.get(
-        next((start for start in ("print", "import atexit;") if code.startswith(start)), ""), ""
-    )
+    assert done.stdout == ("said\n" * ("said" in code) or "last\n" * ("last" in code))
 
 
 @linux
@@ -124,23 +122,3 @@ def running(process: int) -> bool:
         return "Z" not in Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:
         return False
-
-
-@linux
-def test_the_stand_in_for_python_passes_on_files_status_and_signals(tmp_path: Path) -> None:
-    python = fresh.stand_in(tmp_path, "program")
-    code = "import sys; print(sys.argv[1:], sys.stdin.read(), 'torch' in sys.modules); sys.exit(3)"
-    path = written(tmp_path, code)
-    for words, forked in ((["-u", "-m", "program"], True), ([path], False)):
-        done = subprocess.run(
-            [python, *words, "a b"], input="in", capture_output=True, text=True, cwd=tmp_path
-        )
-        assert (done.stdout, done.stderr) == (f"['a b'] in {forked}\n", "")
-        assert done.returncode == 3
-    written(tmp_path, "import time; print('on', flush=True); time.sleep(100)")
-    command = [python, "-m", "program"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "on\n"
-        process.terminate()
-        assert process.wait(10) != 0

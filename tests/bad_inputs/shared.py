@@ -245,12 +245,6 @@ DATA: list[tuple[str, Any, str]] = [
     ),
     ("type: strings", np.array([["a"] * D] * 5), r"x must hold numbers, got ndarray of dtype <U1"),
     ("type: None", None, "x must hold numbers, got NoneType"),
-    ("type: Nones", [[None] * D], r"x must hold numbers, got list of dtype object"),
-    (
-        "type: complex",
-        np.zeros((5, D), complex),
-        "x must hold numbers, got ndarray of dtype complex128",
-    ),
     (
         "type: complex tensor",
         torch.zeros(5, D, dtype=torch.complex64),
@@ -270,7 +264,6 @@ DATA: list[tuple[str, Any, str]] = [
         r"values in \[0.5, 1.5\], but the Bernoulli likelihood needs \[0.0, 1.0\]",
     ),
     ("range: 8 bits as int64", np.full((5, D), 200, dtype=np.int64), r"give 8-bit images as uint8"),
-    ("huge: 1e30", holed(1e30), r"values in \[0.5, 1e\+30\], but the Bernoulli"),
 ]
 
 COUNT = "must be an integer of at least 1"

@@ -85,17 +85,10 @@ def test_sources_are_scored_and_their_runs_saved(
     assert np.load(out / "test-20.npy").shape == (200, 5)
 
 
-@pytest.mark.parametrize(
-    ("name", "seeds", "titles"),
-    [
-        ("compare_guides", ["0"], ("fitted posterior", "estimator")),
-        ("compare_priors", ["0", "1"], ("mean (sample deviation)",)),
-    ],
-)
+@pytest.mark.parametrize(("name", "seeds"), [("compare_guides", "0"), ("compare_priors", "01")])
 def test_a_comparison_leaves_its_table(
     name: str,
-    seeds: list[str],
-    titles: tuple[str, ...],
+    seeds: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -104,20 +97,19 @@ def test_a_comparison_leaves_its_table(
     said = capsys.readouterr().out
     results = json.loads((out / "results.json").read_text())
     if name == "compare_guides":
-        assert len(results["posteriors"]) == 11
-        assert len(results["estimators"]) == 6
-        rows = [*results["posteriors"].items(), *results["estimators"].items()]
-        assert all(f"\n{row} " in said for row, _ in rows)
+        assert [len(results[each]) for each in ("posteriors", "estimators")] == [11, 6]
+        titles = ("fitted posterior", "estimator")
+        rows = results["posteriors"] | results["estimators"]
+        assert all(f"\n{row} " in said for row in rows)
     else:
         assert re.search(r"^warm start: \d+\.\d s of processor time a seed$", said, re.M)
         assert results["diagonal"]["gain"] == [0, 0]
         assert "digit nmi" in results["VampPrior"]
         assert "digit nmi" not in results["standard normal"]
-        rows = [*results.items()]
-    for title in titles:
-        assert f"\n{title} " in said
-    for row, of in rows:
-        for score, values in of.items():
+        titles, rows = ("mean (sample deviation)",), results
+    assert all(f"\n{title} " in said for title in titles)
+    for row, scores in rows.items():
+        for score, values in scores.items():
             assert len(values) == (1 if score == "seconds" else len(seeds)), row
             assert all(isinstance(value, int | float) for value in values), row
 
@@ -125,10 +117,6 @@ def test_a_comparison_leaves_its_table(
 @pytest.mark.parametrize("name", [*ONE_RUN, *MANY_RUNS])
 def test_flags(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main = importlib.import_module(f"examples.{name}").main
-    with pytest.raises(SystemExit, match="0"):
-        main(["--help"])
-    said = capsys.readouterr().out
-    assert f"python -m examples.{name} [-h] [--smoke]" in " ".join(said.split())
     (tmp_path / "notes").write_text("mine")
     seed = "--seeds" if name in MANY_RUNS else "--seed"
     for flags, words in (
@@ -156,10 +144,7 @@ def test_data_are_drawn_as_the_whole_protocols_draw_them() -> None:
     np.testing.assert_allclose(x.reshape(-1, 5), theirs.x, rtol=1e-12)
     np.testing.assert_array_equal(sources.reshape(-1, 5), theirs.sources)
     ours, known = vlac.coloured(digits()), coloured(digits(), "colour-digits")
-    assert ours.name == known.name
-    for part in ("train", "test"):
-        np.testing.assert_array_equal(getattr(ours, part), getattr(known, part))
-    np.testing.assert_equal(ours.test_labels, known.test_labels)
+    np.testing.assert_equal(vars(ours), vars(known))
 
 
 @pytest.mark.parametrize("name", sorted(PLAIN_PYRO))

@@ -12,7 +12,7 @@ import pickle
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LinearRegression
 from sklearn.metrics import normalized_mutual_info_score as nmi
 from sklearn.mixture import GaussianMixture
-from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_classifiers_classes, parametrize_with_checks
@@ -47,7 +47,7 @@ from facetvae.estimators import (
 )
 from facetvae.estimators.arrays import View
 from facetvae.estimators.base import SCORE_DRAWS, Chosen
-from facetvae.estimators.defaults import default_plain_network, lengths
+from facetvae.estimators.defaults import default_plain_network
 from facetvae.estimators.encoding import encoding_of
 from facetvae.estimators.facets import clusters_in_subspaces
 from facetvae.estimators.linear_maps import fit_networks, set_linear, set_widths
@@ -58,11 +58,8 @@ from facetvae.table_rules.components import (
     RESIDUAL_SHARE,
     column_noise,
     linear_noise,
-    principal_dimensions,
-    rank,
     residual_scale,
 )
-from facetvae.table_rules.counting import FacetCount
 from facetvae.table_rules.outliers import Outliers
 from facetvae.table_rules.subspaces import Subspaces, independent_subspaces
 from guides import VaDEGuide
@@ -71,6 +68,7 @@ from inference.randomness import seeded
 from lab.protocols.sources import Labellings, labellings
 from ppl_models import MFCVAE, Bernoulli, DiscretizedLogistic, Normal, StandardNormal
 from ppl_models.given.observed import Observed
+from tests.global_state import unchanged
 
 # Facets of fits this short have often learned nothing yet.
 pytestmark = [
@@ -94,7 +92,6 @@ def short(facets: Any = 2, **options: Any) -> MultiFacetClustering:
 @parametrize_with_checks(
     [
         MultiFacetClustering(2, n_clusters=2, epochs=4),
-        MultiFacetClustering(1, n_clusters=2, epochs=4),
         FacetClustering(MultiFacetClustering(1, epochs=4)),
         CLASSIFIER,
         ContentStyleTransformer(epochs=2),
@@ -181,17 +178,17 @@ def test_features_have_the_precision_of_the_data(dtype: str) -> None:
     assert ContentStyleTransformer(epochs=1).fit_transform(x).dtype == dtype
 
 
-@pytest.mark.parametrize("shape", [(16, 16), (1, 16, 16), (3, 16, 16), (3, 7, 5)])
-@pytest.mark.parametrize("eight_bit", [True, False])
+@pytest.mark.parametrize(
+    ("shape", "eight_bit"),
+    [((16, 16), True), ((1, 16, 16), False), ((3, 16, 16), True), ((3, 7, 5), False)],
+)
 def test_stacks_of_images(shape: tuple[int, ...], eight_bit: bool) -> None:
     x = images(*shape) if eight_bit else images(*shape) / 255
     found = short().fit(x)
     assert found.settings_["values"] == ("8-bit" if eight_bit else "unit interval")
     assert ("ConvLadder" in found.settings_["network"]) == (len(shape) == 3 and shape[1] == 16)
     assert found.predict(x).shape == (40, 2)
-    images_of, clusters = found.sample(30, noise=False)
-    assert images_of.shape == (30, *shape)
-    assert clusters.shape == (30, 2)
+    assert found.sample(30, noise=False)[0].shape == (30, *shape)
     with pytest.raises(ValueError, match="the training data had"):
         found.predict(x[..., :-1])
 
@@ -216,26 +213,19 @@ def test_missing_entries_are_filled_in_the_units_of_the_data() -> None:
     x = columns(200)
     holes = np.random.default_rng(0).random(x.shape) < 0.2
     holed = np.where(holes, NAN, x)
-    centre = np.array([-2.0, 2.0])[(x[:, 0] > 0).astype(int), None] * [1, 10, 100, 1, 1] + [
-        0,
-        0,
-        0,
-        50,
-        0,
-    ]
-    deviation = x.std(0)
+    second = x[:, 0] > 0
+    centre = np.where(second, 2.0, -2.0)[:, None] * [1, 10, 100, 1, 1] + [0, 0, 0, 50, 0]
+    options = {"epochs": 20, "learning_rate": 5e-3, "random_state": 0}
     for found in (
-        short(1, epochs=20, learning_rate=5e-3).fit(holed),
-        ContentStyleTransformer(epochs=20, learning_rate=5e-3, random_state=0).fit(holed),
-        SemiSupervisedClassifier(epochs=20, learning_rate=5e-3, random_state=0).fit(
-            holed, x[:, 0] > 0
-        ),
+        short(1, **options).fit(holed),
+        ContentStyleTransformer(**options).fit(holed),
+        SemiSupervisedClassifier(**options).fit(holed, second),
     ):
         assert 0.15 < found.settings_["missing"] < 0.25
         filled = found.impute(holed)
         np.testing.assert_array_equal(filled[~holes], x[~holes])
-        # Standard deviations of a column: its mean, in place of the group's, would be off by 0.97.
-        assert np.abs((filled - centre) / deviation)[holes].mean() < 0.4
+        # Standard deviations of a column: its mean, instead of the group's, would be off by 0.97.
+        assert np.abs((filled - centre) / x.std(0))[holes].mean() < 0.4
         whole = found.impute(x)
         np.testing.assert_array_equal(whole, x)
         assert not np.shares_memory(whole, x)
@@ -261,23 +251,15 @@ def test_a_group_fills_what_one_of_it_lacks() -> None:
 
 def test_few_or_poor_data_are_taken() -> None:
     """Fewer dimensions than subspaces are sought in: facets by depth, and no division by zero."""
-    rng = np.random.default_rng(0)
-    line = np.outer(rng.normal(size=40), np.arange(1.0, 5.0))
-    for x, facets in (
-        (columns()[:2], 3),
-        (columns()[:3], 2),
-        (line, 2),
-        (np.c_[line, np.full(40, NAN)], 2),
-    ):
+    line = np.outer(np.random.default_rng(0).normal(size=40), np.arange(1.0, 5.0))
+    empty_column = np.c_[line, np.full(40, NAN)]
+    for x, facets in ((columns()[:2], 3), (columns()[:3], 2), (line, 2), (empty_column, 2)):
         found = short(facets).fit(x)
         assert np.isfinite(found.transform(x)).all()
     assert short().fit(line).settings_["start"] == "NeighborStrategy"
     assert short(n_latents=3).fit(columns()).settings_["start"] == "NeighborStrategy"
     assert short().fit(columns()[:20] / 1e4 + 0.5).settings_["start"] == "LadderStrategy"
     assert fitted().settings_["start"] == "SubspaceStrategy"
-    assert rank(line) == 1
-    assert rank(columns()) == 5
-    assert rank(np.zeros((4, 3))) == 0
 
 
 # What is chosen.
@@ -352,33 +334,22 @@ def test_rows_with_more_clusters_than_subspaces_show_are_pictures(
     assert (two.numbers, two.combined, two.shared) == ([2], 2, 1)
     three = replace(two, combined=3)
     assert are_pictures(three, x, View())
-    assert not are_pictures(two, x, View())
-    assert not are_pictures(replace(three, shared=0.3), x, View()), "another labelling"
-    four = replace(two, groups=[*two.groups, *two.groups])
-    assert [are_pictures(replace(four, combined=number), x, View()) for number in (5, 6)] == [
-        False,
-        True,
-    ]
-    assert not are_pictures(replace(three, groups=[]), x, View())
-    assert not are_pictures(three, x[:, :15], View())
-    assert not are_pictures(three, np.where(x == x[0, 3], NAN, x), View())
-
-    class OfCodes(View):
-        linear = False
-
-    assert not are_pictures(three, x, OfCodes())
+    for found, rows in (
+        (two, x),
+        (replace(three, shared=0.3), x),
+        (replace(three, groups=[]), x),
+        (three, x[:, :15]),
+        (three, np.where(x == x[0, 3], NAN, x)),
+    ):
+        assert not are_pictures(found, rows, View())
     monkeypatch.setattr(clustering, "facets_found", lambda *given: three)
-    for facets in (None, 1, 3):
+    for facets in (None, 3):
         found = MultiFacetClustering(facets, n_clusters=2, epochs=3, random_state=0).fit(x)
         assert found.settings_["start"] == "NeighborStrategy"
         assert found.settings_["found"].startswith("neighbours tell more clusters than subspaces")
         assert len(found.facet_names_) == (facets or 2)
-    short = MultiFacetClustering(n_latents=3, n_clusters=2, epochs=3, random_state=0).fit(x)
-    assert short.settings_["start"] == "SubspaceStrategy"
-    within = (x - x.min(0)) / np.ptp(x, axis=0)
-    monkeypatch.setattr(clustering, "clusters_in_subspaces", lambda *given: True)
-    counted = MultiFacetClustering(n_clusters=2, epochs=3, random_state=0).fit(within)
-    assert counted.settings_["start"] == "CountedStrategy", "judged once"
+    sized = MultiFacetClustering(n_latents=3, n_clusters=2, epochs=3, random_state=0).fit(x)
+    assert sized.settings_["start"] == "SubspaceStrategy"
 
 
 @cache
@@ -405,7 +376,7 @@ def test_labels_choose_among_more_facets_than_are_wanted() -> None:
     ("estimator", "given", "refused"),
     [
         (short(1), {}, {"labels": [1]}),
-        (CLASSIFIER, {"y": np.arange(60) % 2}, {"y": ["a", "b"] * 30, "epochs": 0}),
+        (CLASSIFIER, {"y": np.arange(60) % 2}, {"y": [0]}),
         (ContentStyleTransformer(epochs=2), {"groups": np.arange(60) // 2}, {"groups": [1]}),
     ],
     ids=["clustering", "classifier", "content"],
@@ -414,15 +385,12 @@ def test_a_fit_that_is_refused_leaves_the_one_before(
     estimator: Any, given: dict[str, Any], refused: dict[str, Any]
 ) -> None:
     found = clone(estimator).set_params(random_state=0).fit(columns(), **given)
-    before = found.transform(columns()) if hasattr(found, "transform") else found.predict(columns())
-    state = {name: value for name, value in vars(found).items() if name.endswith("_")}
-    options = {name: value for name, value in refused.items() if name in found.get_params()}
-    data = {name: value for name, value in refused.items() if name not in options}
-    with pytest.raises(ValueError, match=r"labels|epochs|groups|group"):
-        found.set_params(**options).fit(1000 * columns()[:, :4], **data)
-    after = found.transform(columns()) if hasattr(found, "transform") else found.predict(columns())
-    np.testing.assert_array_equal(after, before)
-    assert {name: value for name, value in vars(found).items() if name.endswith("_")} == state
+    read = found.transform if hasattr(found, "transform") else found.predict
+    before, state = read(columns()), {n: v for n, v in vars(found).items() if n.endswith("_")}
+    with pytest.raises(ValueError, match=r"labels|samples|group"):
+        found.fit(1000 * columns()[:, :4], **refused)
+    np.testing.assert_array_equal(read(columns()), before)
+    assert {n: v for n, v in vars(found).items() if n.endswith("_")} == state
 
 
 @pytest.mark.parametrize("output", ["pandas", "default"])
@@ -482,12 +450,9 @@ def test_columns_are_standardised_each_by_itself_and_images_all_alike() -> None:
     np.testing.assert_allclose(np.nanmean(z, 0), 0, atol=1e-5)
     np.testing.assert_allclose(np.nanstd(z, 0), [1, 1, 1, 1, 1, 0], atol=1e-5)
     np.testing.assert_allclose(encoding.decode(z), x, atol=1e-3)
-    per_datum = np.log(x[3:].std(0)[1:5]).sum() * np.ones(60)
-    np.testing.assert_allclose(
-        encoding.log_volume(x) - np.where(np.isnan(x[:, 0]), 0, np.log(np.nanstd(x[:, 0]))),
-        per_datum,
-        atol=0.2,
-    )
+    logs = np.log(np.nanstd(x[:, :5], 0))
+    observed = ~np.isnan(x[:, :5])
+    np.testing.assert_allclose(encoding.log_volume(x), observed @ logs, atol=0.01)
     stack = np.random.default_rng(0).normal(5, 3, (20, 4, 4))
     assert encoding_of(stack, None).loc.shape == encoding_of(stack, None).scale.shape == (1,)
 
@@ -505,29 +470,12 @@ def test_residual_scale_is_that_of_probabilistic_pca() -> None:
     error = sigma / np.sqrt(2 * (8 - 3) * n)
     assert residual_scale(x, 3) == pytest.approx(sigma, abs=5 * error)
     assert residual_scale(x, 2) > sigma + 50 * error
-    low, high = (share * x.std() for share in RESIDUAL_SHARE)
-    assert residual_scale(x - x @ np.eye(8) + np.outer(x[:, 0], np.ones(8)), 2) == pytest.approx(
-        RESIDUAL_SHARE[0] * x[:, 0].std()
-    ), "nothing is left"
-    assert residual_scale(rng.normal(size=(n, 8)), 1) == pytest.approx(
-        RESIDUAL_SHARE[1], abs=0.02
-    ), "all is left"
-    assert low < residual_scale(x, 3) < high
+    line = np.outer(x[:, 0], np.ones(8))  # nothing is left; of noise, all is
+    assert residual_scale(line, 2) == pytest.approx(RESIDUAL_SHARE[0] * x[:, 0].std())
+    noise = rng.normal(size=(n, 8))
+    assert residual_scale(noise, 1) == pytest.approx(RESIDUAL_SHARE[1], abs=0.02)
     holed = np.where(rng.random(x.shape) < 0.1, NAN, x)
     assert residual_scale(holed, 3) == pytest.approx(sigma, rel=0.5), "roughly, of incomplete data"
-
-
-def test_principal_dimensions_and_lengths() -> None:
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(500, 3)) @ rng.normal(size=(3, 9)) + 0.05 * rng.normal(size=(500, 9))
-    x = (x - x.mean(0)) / x.std(0)
-    assert 2 <= principal_dimensions(x, 1, 9) <= 3
-    assert principal_dimensions(x, 4, 9) == 4
-    assert principal_dimensions(x, 1, 1) == 1
-    assert lengths((1000, 3000), 10, None).alone == (100,)
-    assert lengths((1000, 3000), 10, None).together == 300
-    assert lengths((1000, 3000), 10, 8).alone == (2,)
-    assert lengths((1000, 3000), 10, 1).together == 1, "an epoch at least"
 
 
 def looks_taken(values: Iterable[float]) -> int:
@@ -560,10 +508,11 @@ def test_the_state_with_the_best_held_out_bound_is_kept(monkeypatch: pytest.Monk
     """Of the start and three looks; without held-out rows nothing says which is best."""
     runner = short().fit(columns()).runner_
     parameter = next(runner.loss.parameters())
-    bounds = iter((-3.0, -2.0, -1.0, -2.5))
-    monkeypatch.setattr(training, "elbo", lambda *_: (next(bounds), 0.0))
 
-    def trained(held_out: np.ndarray | None) -> tuple[list[float], int]:
+    def kept(bounds: list[float], held_out: np.ndarray | None) -> int:
+        """The epoch that is returned, whose state is kept."""
+        looks, runner.epoch = iter(bounds), 0
+        monkeypatch.setattr(training, "elbo", lambda *_: (next(looks), 0.0))
         stop, states = StopConverged(runner, held_out), [parameter[0].clone()]
         for epoch in range(1, 4):
             with torch.no_grad():
@@ -571,18 +520,15 @@ def test_the_state_with_the_best_held_out_bound_is_kept(monkeypatch: pytest.Monk
             runner.epoch = epoch
             stop(runner, {"objective": 0.0})
             states.append(parameter[0].clone())
-        kept = stop.restore()
-        return [i for i, state in enumerate(states) if torch.equal(state, parameter[0])], kept
+        epoch = stop.restore()
+        assert torch.equal(states[epoch], parameter[0])
+        return epoch
 
-    runner.epoch = 0
-    assert trained(columns()) == ([2], 2)
-    runner.epoch, bounds = 0, iter((-1.0, -2.0, -3.0, -4.0))
-    assert trained(columns()) == ([0], 0)
-    runner.epoch, bounds = 0, iter((np.nan, np.nan, -3.0, np.nan))
-    assert trained(columns()) == ([2], 2)
-    runner.epoch, bounds = 0, iter([np.nan] * 4)
-    assert trained(columns()) == ([0], 0)
-    assert trained(None) == ([3], 3)
+    assert kept([-3.0, -2.0, -1.0, -2.5], columns()) == 2
+    assert kept([-1.0, -2.0, -3.0, -4.0], columns()) == 0
+    assert kept([NAN, NAN, -3.0, NAN], columns()) == 2
+    assert kept([NAN] * 4, columns()) == 0
+    assert kept([], None) == 3
 
 
 def test_score_is_in_the_units_of_the_data() -> None:
@@ -607,55 +553,34 @@ def drawn() -> Labellings:
     return labellings(400, (3, 5), seed=0)
 
 
-def agreements(parts: list[np.ndarray]) -> np.ndarray:
-    """NMI of a mixture in each part's latents with each labelling, of as many clusters: ``[parts,
-    labellings]``.
-    """
-    rows = []
-    for z in parts:
-        found = [
-            GaussianMixture(len(np.unique(y)), n_init=3, random_state=0).fit_predict(z)
-            for y in drawn().labels
-        ]
-        rows.append([nmi(y, clusters) for y, clusters in zip(drawn().labels, found, strict=True)])
-    return np.array(rows)
-
-
-def each_in_one(agreement: np.ndarray) -> bool:
-    """Whether every facet has one labelling, and no facet anything of another's."""
-    high, low = agreement > 0.9, agreement < 0.2
-    return bool((high.sum(0) == 1).all() and (high.sum(1) == 1).all() and (high | low).all())
-
-
 def test_subspaces_are_those_that_the_data_were_drawn_from() -> None:
+    """A mixture in each part finds one labelling, and nothing of the other."""
     x = drawn().x - drawn().x.mean(0)
     found = independent_subspaces(x, 4, 2, 0)
     assert sorted(found.dims) == [2, 2]
     z = found.sources(x)
     np.testing.assert_allclose(z.mean(0), 0, atol=1e-6)
     np.testing.assert_allclose(z.std(0), 1, atol=0.01)
-    assert each_in_one(agreements(np.split(z, [2], 1)))
-    a, b = found.maps
-    broken = Subspaces(found.loc, [np.stack([a[0], b[0]]), np.stack([a[1], b[1]])])
-    assert not each_in_one(agreements(np.split(broken.sources(x), [2], 1))), (
-        "a grouping that mixes them is told"
-    )
+    agreement = np.zeros((2, 2))
+    for i, part in enumerate(np.split(z, [2], 1)):
+        for j, y in enumerate(drawn().labels):
+            mixture = GaussianMixture(len(np.unique(y)), n_init=3, random_state=0)
+            agreement[i, j] = nmi(y, mixture.fit_predict(part))
+    high = agreement > 0.9
+    assert (high.sum(0) == 1).all()
+    assert (high.sum(1) == 1).all()
+    assert (high | (agreement < 0.2)).all()
     assert [len(part) for part in independent_subspaces(x, 4, 4, 0).maps] == [1] * 4
 
 
-def test_posteriors_of_linear_maps_have_the_width_of_the_closed_form() -> None:
-    """One latent that gives w times itself to each of D columns has the precision 1 + D w^2 /
-    sigma^2.
+@pytest.mark.parametrize("noise", [0.5, np.array([0.5, 1.0, 2.0])])
+def test_posteriors_of_linear_maps_have_the_width_of_the_closed_form(noise: Any) -> None:
+    """One latent that gives w times itself to each of D columns has the precision 1 + w^2 sum(1 /
+    sigma^2).
     """
-    maps = np.full((1, 3), 1 / (3 * 0.8))
-    np.testing.assert_allclose(
-        Subspaces(np.zeros(3), [maps]).variances(0.5), [1 / (1 + 3 * 0.8**2 / 0.25)]
-    )
-    noise = np.array([0.5, 1.0, 2.0])
-    np.testing.assert_allclose(
-        Subspaces(np.zeros(3), [maps]).variances(noise),
-        [1 / (1 + 0.8**2 * (1 / 0.25 + 1 + 1 / 4))],
-    )
+    found = Subspaces(np.zeros(3), [np.full((1, 3), 1 / (3 * 0.8))])
+    precision = 1 + 0.8**2 * (np.ones(3) / noise**2).sum()
+    np.testing.assert_allclose(found.variances(noise), [1 / precision])
 
 
 def test_networks_start_as_the_maps_and_the_way_back_that_leaves_least() -> None:
@@ -691,29 +616,23 @@ def test_noise_of_columns_is_found_where_it_differs() -> None:
     rng, n = np.random.default_rng(0), 2000
     signal = rng.normal(size=(n, 3)) @ rng.normal(size=(3, 12))
     sigma = np.geomspace(0.1, 0.5, 12) * signal.std(0)
-
-    def standardised(sigma: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
-        x = signal + sigma * rng.normal(size=signal.shape)
-        return (x - x.mean(0)) / x.std(0), sigma / x.std(0)
-
-    x, own = standardised(sigma)
+    drawn_x = signal + sigma * rng.normal(size=signal.shape)
+    x = (drawn_x - drawn_x.mean(0)) / drawn_x.std(0)
     noise = column_noise(x, 5)
     assert noise is not None
-    np.testing.assert_allclose(noise, own, rtol=0.1 + 4 / np.sqrt(2 * n))
+    np.testing.assert_allclose(noise, sigma / drawn_x.std(0), rtol=0.1 + 4 / np.sqrt(2 * n))
     np.testing.assert_array_equal(linear_noise(x, 3), noise)
     assert linear_noise(x, 12) == RESIDUAL_SHARE[0]
-    alike = standardised(0.3 * signal.std(0))[0]
+    same = signal + 0.3 * signal.std(0) * rng.normal(size=signal.shape)
+    alike = (same - same.mean(0)) / same.std(0)
     assert column_noise(alike, 5) is None
     assert linear_noise(alike, 3) == pytest.approx(residual_scale(alike, 3))
     assert column_noise(x[:, :2], 5) is None, "two columns do not determine a factor"
     assert column_noise(x, 1) is None, "one latent leaves more than noise"
-    flag = np.zeros(n)
-    flag[:2] = 1
-    with_a_constant = column_noise(np.c_[x, np.zeros(n), flag], 5)
-    assert with_a_constant is not None
-    np.testing.assert_allclose(with_a_constant[:12], noise, rtol=0.05)
     assert column_noise(np.c_[x, x[:, :3]], 5) is None, "copies"
     assert column_noise(x[:4], 2) is None
+    rare = np.c_[x, np.zeros(n), np.arange(n) < 2]
+    np.testing.assert_allclose(column_noise(rare, 5)[:12], noise, rtol=0.05)
 
 
 def test_a_table_gets_the_noise_of_its_columns() -> None:
@@ -734,19 +653,15 @@ def test_networks_are_taught_the_maps() -> None:
     found = independent_subspaces(x, 4, 2, 0)
     chosen = Chosen(Normal(0.3), default_plain_network((10,)), 32, None, 3e-3, 0, "cpu")
     facets = {name: StandardNormal(dim) for name, dim in zip("ab", found.dims, strict=True)}
-    guide = chosen.runner(
-        lambda likelihood, network: MFCVAE((10,), facets, likelihood, network), VaDEGuide
-    ).guide
-    sources = np.split(found.sources(x), np.cumsum(found.dims)[:-1], 1)
+    guide = chosen.runner(partial(MFCVAE, (10,), facets), VaDEGuide).guide
+    sources = found.sources(x)
 
     def error() -> float:
-        means = guide.embed(x).values()
-        return max(
-            float(np.square(mean - z).mean()) for mean, z in zip(means, sources, strict=True)
-        )
+        means = np.hstack([*guide.embed(x).values()])
+        return np.square(means - sources).mean(0).max()
 
     assert error() > 0.5, "of a variance of 1"
-    fit_networks(guide, Observed(torch.as_tensor(x)), torch.as_tensor(found.sources(x)), 15, chosen)
+    fit_networks(guide, Observed(torch.as_tensor(x)), torch.as_tensor(sources), 15, chosen)
     assert error() < 0.05
     assert np.square(guide.reconstruct(x) - x).mean() < 0.2
 
@@ -766,22 +681,8 @@ def test_facets_are_the_labellings() -> None:
     assert ((agreement < 0.2).sum(0) == 1).all(), agreement
 
 
-def test_fits_are_repeated_by_their_seed_and_leave_the_streams_of_others_alone() -> None:
-    np.random.seed(5)  # noqa: NPY002  scikit-learn's own random states are of this kind
-    before, torch_before = np.random.get_state()[1].copy(), torch.get_rng_state()  # noqa: NPY002
-    found = short(n_clusters=None).fit(columns())
-    drawn_data, _ = found.sample(3)
-    np.testing.assert_array_equal(np.random.get_state()[1], before)  # noqa: NPY002
-    for estimator in (clone(CLASSIFIER), ContentStyleTransformer(epochs=1)):
-        pickle.loads(
-            pickle.dumps(estimator.set_params(random_state=0).fit(columns(), np.arange(60) % 2))
-        )
-    assert torch.equal(torch.get_rng_state(), torch_before)
-    torch.manual_seed(7)
-    again = short(n_clusters=None).fit(columns())
-    np.testing.assert_array_equal(again.predict_proba(columns()), found.predict_proba(columns()))
-    np.testing.assert_array_equal(again.sample(3)[0], drawn_data)
-    other = short(n_clusters=None, random_state=1).fit(columns())
+def test_another_seed_gives_another_fit() -> None:
+    found, other = (short(random_state=seed).fit(columns()) for seed in (0, 1))
     assert not np.array_equal(other.transform(columns()), found.transform(columns()))
 
 
@@ -815,16 +716,11 @@ def test_samples_come_from_the_chosen_cluster() -> None:
             assert (found.predict(x)[:, j] == k).mean() > 0.75
     x, clusters = found.sample(2000)
     shares = np.bincount(clusters[:, 0]) / 2000
-    weights = (
-        found.runner_.model.mixtures["facet_0"]
-        .component()
-        .probs.detach()
-        .numpy()[found.clusters_[0]]
-    )
+    component = found.runner_.model.mixtures["facet_0"].component()
+    weights = component.probs.detach().numpy()[found.clusters_[0]]
     weights = weights / weights.sum()
-    np.testing.assert_array_less(
-        np.abs(shares - weights), 5 * np.sqrt(weights * (1 - weights) / 2000)
-    )
+    error = np.sqrt(weights * (1 - weights) / 2000)
+    np.testing.assert_array_less(np.abs(shares - weights), 5 * error)
     np.testing.assert_allclose(x.mean(0), drawn().x.mean(0), atol=0.5)
     np.testing.assert_array_equal(found.sample(5)[0], found.sample(5)[0])
     assert not np.array_equal(found.sample(5)[0], found.sample(5, noise=False)[0])
@@ -851,17 +747,14 @@ def test_a_facet_is_a_clusterer_of_the_same_model() -> None:
 # Labels.
 
 
-@pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 1]])
-def test_component_k_is_class_k(order: list[int]) -> None:
+def test_component_k_is_class_k() -> None:
     x, group = make_blobs(150, 5, centers=6 * np.eye(3, 5), random_state=0)
-    truth = np.array(order)[group]
+    truth = np.array([2, 0, 1])[group]
     labels = np.where(np.arange(150) < 15, truth, -1)
     found = MultiFacetClustering(1, epochs=15, random_state=0).fit(x, labels=labels)
     np.testing.assert_array_equal(found.clusters_[0], [0, 1, 2])
     assert (found.labels_[:, 0] == truth).mean() > 0.95
     assert (found.facet(0).predict(x) == truth).mean() > 0.95
-    with pytest.raises(ValueError, match="labels up to 2, but n_clusters=2"):
-        short(1).fit(x, labels=labels)
 
 
 def test_labels_of_one_facet_leave_the_other_as_it_comes() -> None:
@@ -872,12 +765,11 @@ def test_labels_of_one_facet_leave_the_other_as_it_comes() -> None:
 
 
 @pytest.mark.parametrize("facet", [0, 1])
-@pytest.mark.parametrize("labelling", [0, 1])
-def test_a_facet_gets_the_subspace_that_its_labels_lie_apart_in(facet: int, labelling: int) -> None:
+def test_a_facet_gets_the_subspace_that_its_labels_lie_apart_in(facet: int) -> None:
     """With fifty known clusters, whichever facet they are given to; ``HELD_OUT`` takes none of
     these rows.
     """
-    truth = drawn().labels[labelling]
+    truth = drawn().labels[0]
     label = np.where(np.arange(400) % 8 == 0, truth, -1)
     found = MultiFacetClustering(2, n_clusters=5, epochs=8, learning_rate=2e-3, random_state=0)
     found.fit(drawn().x, labels={f"facet_{facet}": label})
@@ -934,36 +826,22 @@ def every_fitted() -> list[tuple[Any, str]]:
 
 def test_fitted_estimators_are_written_and_copied() -> None:
     for estimator, method in every_fitted():
-        written = pickle.dumps(estimator)
-        assert not any(
-            word in written for word in (b"torch._utils", b"torch.storage", b"_rebuild")
-        ), "checkpoints are"
+        with unchanged():
+            written = pickle.dumps(estimator)
+        checkpoints = (b"torch._utils", b"torch.storage", b"_rebuild")
+        assert not any(word in written for word in checkpoints)
         stream = io.BytesIO()
         joblib.dump(estimator, stream)
         stream.seek(0)
-        said = getattr(estimator, method)(columns())
+        y = np.arange(60) // 30
+        said, score = getattr(estimator, method)(columns()), estimator.score(columns(), y)
         for again in (pickle.loads(written), joblib.load(stream), copy.deepcopy(estimator)):
             np.testing.assert_array_equal(getattr(again, method)(columns()), said)
-            assert again.score(columns(), np.arange(60) // 30) == estimator.score(
-                columns(), np.arange(60) // 30
-            )
+            assert again.score(columns(), y) == score
         fresh = clone(estimator)
         assert repr(fresh.get_params(deep=False)) == repr(estimator.get_params(deep=False))
         with pytest.raises(NotFittedError):
             getattr(fresh, method)(columns())
-
-
-def test_what_failed_to_fit_is_not_fitted() -> None:
-    for estimator, beside in (
-        (short(device="gpu"), {}),
-        (short(1), {"labels": [1]}),
-        (FacetClustering(short(1)), {"labels": [1]}),
-        (ContentStyleTransformer(epochs=1), {"groups": [1]}),
-    ):
-        with pytest.raises(ValueError, match=r"device|labels|group"):
-            estimator.fit(columns(), **beside)
-        with pytest.raises(NotFittedError):
-            estimator.transform(columns())
 
 
 def test_what_was_chosen_is_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -976,42 +854,22 @@ def test_what_was_chosen_is_said(capsys: pytest.CaptureFixture[str]) -> None:
 # The classifier and the transformer.
 
 
-def labelled_blobs() -> tuple[np.ndarray, np.ndarray]:
-    x, group = make_blobs(240, 4, centers=4 * np.eye(3, 4), random_state=0)
-    return x, np.array(["low", "middle", "high"])[group]
-
-
 def test_labels_are_strings_and_most_are_unknown() -> None:
-    x, y = labelled_blobs()
+    x, group = make_blobs(240, 4, centers=4 * np.eye(3, 4), random_state=0)
+    y = np.array(["low", "middle", "high"])[group]
     few = y.astype(object)
     few[24:] = -1
     options = {"epochs": 15, "learning_rate": 1e-2, "random_state": 0}
     found = SemiSupervisedClassifier(**options).fit(x, few)
     assert list(found.classes_) == ["high", "low", "middle"]
-    assert found.predict_proba(x).shape == (240, 3)
     np.testing.assert_allclose(found.predict_proba(x).sum(1), 1, atol=1e-6)
     assert found.score(x, y) > 0.9
-    numbers = np.unique(y, return_inverse=True)[1]
-    as_numbers = SemiSupervisedClassifier(**options).fit(
-        x, np.where(np.arange(240) < 24, numbers, -1)
-    )
+    numbers = np.where(np.arange(240) < 24, np.unique(y, return_inverse=True)[1], -1)
+    as_numbers = SemiSupervisedClassifier(**options).fit(x, numbers)
     np.testing.assert_array_equal(found.classes_[as_numbers.predict(x)], found.predict(x))
-    first = few.copy()
-    first[0] = -1
-    assert list(SemiSupervisedClassifier(epochs=1).fit(x, first).classes_) == [
-        "high",
-        "low",
-        "middle",
-    ]
-
-
-def test_the_classifier_is_cross_validated() -> None:
-    assert (
-        cross_val_score(
-            clone(CLASSIFIER).set_params(random_state=0), *labelled_blobs(), cv=3
-        ).mean()
-        > 0.85
-    )
+    few[0] = -1
+    first_unknown = SemiSupervisedClassifier(epochs=1).fit(x, few)
+    assert list(first_unknown.classes_) == ["high", "low", "middle"]
 
 
 def test_names_of_features_differ() -> None:
@@ -1019,7 +877,7 @@ def test_names_of_features_differ() -> None:
     assert len(set(found.get_feature_names_out())) == 22
 
 
-@pytest.mark.parametrize("number", [2, 10, 60])
+@pytest.mark.parametrize("number", [2, 60])
 def test_a_few_large_groups_train_for_as_many_steps(
     number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1043,26 +901,17 @@ def test_groups_may_have_names_and_must_be_shared() -> None:
 
 def test_members_of_a_group_share_their_content() -> None:
     groups = np.random.default_rng(0).permutation(np.arange(60) % 7) - 3
-    found = ContentStyleTransformer(content_dim=2, style_dim=3, epochs=3, random_state=0).fit(
-        columns(), groups=groups
-    )
+    estimator = ContentStyleTransformer(content_dim=2, style_dim=1, epochs=3, random_state=0)
+    found = estimator.fit(columns(), groups=groups)
     z = found.transform(columns(), groups=groups)
-    assert list(found.get_feature_names_out()) == [
-        "content_0",
-        "content_1",
-        "style_0",
-        "style_1",
-        "style_2",
-    ]
+    assert list(found.get_feature_names_out()) == ["content_0", "content_1", "style_0"]
     for group in range(-3, 4):
         content, style = z[groups == group, :2], z[groups == group, 2:]
         np.testing.assert_array_equal(content, np.broadcast_to(content[0], content.shape))
         assert len(np.unique(style, axis=0)) == len(style)
-    assert len(np.unique(found.transform(columns())[:, :2], axis=0)) == 60, (
-        "each a group of its own"
-    )
-    fitted_at_once = clone(found).fit_transform(columns(), groups=groups)
-    np.testing.assert_array_equal(fitted_at_once, z)
+    alone = found.transform(columns())[:, :2]
+    assert len(np.unique(alone, axis=0)) == 60, "each is its own group"
+    np.testing.assert_array_equal(clone(found).fit_transform(columns(), groups=groups), z)
     assert found.score(columns(), groups=groups) != found.score(columns())
 
 
@@ -1071,58 +920,41 @@ def test_groups_go_through_a_pipeline() -> None:
     with sklearn.config_context(enable_metadata_routing=True):
         step = ContentStyleTransformer(content_dim=2, style_dim=1, epochs=2, random_state=0)
         step.set_fit_request(groups=True).set_transform_request(groups=True)
-        z = (
-            make_pipeline(StandardScaler(), step)
-            .fit(columns(), groups=groups)
-            .transform(columns(), groups=groups)
-        )
+        pipeline = make_pipeline(StandardScaler(), step).fit(columns(), groups=groups)
+        z = pipeline.transform(columns(), groups=groups)
     x = StandardScaler().fit_transform(columns())
     np.testing.assert_array_equal(z, clone(step).fit(x, groups=groups).transform(x, groups=groups))
-    assert len(np.unique(z[:, :2], axis=0)) == 6
 
 
 def test_facets_are_counted_by_default() -> None:
     """Two labellings, one, and none."""
     rng = np.random.default_rng(0)
-    options = {"epochs": 10, "random_state": 0}
-    two = MultiFacetClustering(**options).fit(drawn().x)
+    found = MultiFacetClustering(epochs=10, random_state=0)
+    two = found.fit(drawn().x)
     assert sorted(len(each) for each in two.clusters_) == [3, 5]
     assert two.settings_["found"].startswith("2 of")
     groups = rng.integers(3, size=300)
     x = 6 * np.eye(3)[groups] @ rng.normal(size=(3, 8)) + rng.normal(size=(300, 8))
-    one = MultiFacetClustering(**options).fit(x)
+    one = found.fit(x)
     assert one.labels_.shape == (300, 1)
     assert nmi(groups, one.labels_[:, 0]) > 0.9
-    none = MultiFacetClustering(**options).fit(rng.normal(size=(300, 4)))
+    none = found.fit(rng.normal(size=(300, 4)))
     assert not none.labels_.any()
     assert none.settings_["n_clusters"] == {"facet_0": 1}
     assert none.settings_["counted"] == {"facet_0": "no clusters beyond chance"}
-    assert none.predict(x[:5, :4]).shape == (5, 1)
-    assert FacetClustering(MultiFacetClustering(**options)).fit(columns()).labels_.shape == (60,)
-    images = np.random.default_rng(0).random((40, 3, 2))
-    assert MultiFacetClustering(n_clusters=2, epochs=2).fit(images).labels_.shape == (40, 2)
-
-
-@cache
-def of_three_starts() -> MultiFacetClustering:
-    return MultiFacetClustering(epochs=10, random_state=0, n_init=3).fit(drawn().x)
-
-
-def test_several_starts_tell_how_stable_a_facet_is() -> None:
-    """Labellings are found again."""
-    two = of_three_starts()
-    assert two.stability_.shape == (2,)
-    assert two.stability_.min() > 0.7
-    assert np.isnan(fitted().stability_).all()
 
 
 def test_a_facet_that_no_other_start_finds_is_reported() -> None:
     noise = np.random.default_rng(1).normal(size=(400, 5))
-    short_fit = MultiFacetClustering(1, n_clusters=3, n_init=3, epochs=10, random_state=0)
+    found = MultiFacetClustering(1, n_clusters=3, n_init=3, epochs=10, random_state=0)
     with pytest.warns(UnstableFacetWarning, match=r"'facet_0' \(adjusted Rand index 0\.\d"):
-        short_fit.fit(noise)
-    assert short_fit.settings_["unstable"] == ["facet_0"]
-    assert of_three_starts().settings_["unstable"] == []
+        found.fit(noise)
+    assert found.settings_["unstable"] == ["facet_0"]
+    two = MultiFacetClustering(epochs=10, random_state=0, n_init=3).fit(drawn().x)
+    assert two.stability_.shape == (2,)
+    assert two.stability_.min() > 0.7, "labellings are found again"
+    assert two.settings_["unstable"] == []
+    assert np.isnan(fitted().stability_).all()
 
 
 @pytest.mark.filterwarnings("ignore::facetvae.estimators.UnstableFacetWarning")
@@ -1135,8 +967,7 @@ def test_the_start_with_the_best_bound_is_kept(monkeypatch: pytest.MonkeyPatch) 
         noted: dict[SVIRunner, float] = {}
 
         def turned(runner: SVIRunner, x: np.ndarray, sign: int = sign, to: Any = noted) -> float:
-            to[runner] = sign * bound(runner, x)
-            return to[runner]
+            return to.setdefault(runner, sign * bound(runner, x))
 
         monkeypatch.setattr(starts, "_bound", turned)
         found = short(n_clusters=3, n_init=3).fit(columns())
@@ -1187,19 +1018,16 @@ def test_outlying_rows_have_clusters_unless_they_are_to_be_marked() -> None:
     found = MultiFacetClustering(epochs=4, random_state=0).fit(x)
     assert found.labels_.min() == 0
     assert found.settings_["outliers"] == which.sum()
-    # A label makes a row one to learn from.
-    label = np.where(which, 0, -1)
-    told = MultiFacetClustering(("a", "b"), n_clusters=2, epochs=4, random_state=0)
-    assert not told.fit(x, labels={"a": label}).outliers_.any()
 
 
-def test_rows_with_known_clusters_keep_them_where_outliers_are_marked() -> None:
+def test_rows_with_known_clusters_are_learned_from_and_keep_them() -> None:
+    """Also where they are outlying, and outliers are marked."""
     x, which = with_outliers()
+    found = MultiFacetClustering(("a", "b"), n_clusters=2, epochs=4, random_state=0)
+    assert not found.fit(x, labels={"a": np.where(which, 0, -1)}).outliers_.any()
     label = np.full(len(x), -1)
     label[np.flatnonzero(which)[0]] = 1
-    found = MultiFacetClustering(
-        ("a", "b"), n_clusters=2, epochs=4, random_state=0, mark_outliers=True
-    ).fit(x, labels={"a": label})
+    found.set_params(mark_outliers=True).fit(x, labels={"a": label})
     np.testing.assert_array_equal(found.labels_[:, 0] == -1, found.outliers_)
     assert (found.labels_[label == 1] >= 0).all()
 
@@ -1239,10 +1067,7 @@ def test_further_starts_need_rows_for_their_clusters_too() -> None:
         MultiFacetClustering(1, n_clusters=15, n_init=3, epochs=1, random_state=0).fit(few)
 
 
-@pytest.mark.parametrize(
-    ("kind", "columns"),
-    [("rounded", 2), ("rounded", 3), ("ratings", 2), ("ratings", 3), ("answers", 7)],
-)
+@pytest.mark.parametrize(("kind", "columns"), [("rounded", 3), ("ratings", 2), ("answers", 7)])
 def test_whole_numbers_are_no_clusters(kind: str, columns: int) -> None:
     rng = np.random.default_rng(0)
     x = {
@@ -1250,62 +1075,40 @@ def test_whole_numbers_are_no_clusters(kind: str, columns: int) -> None:
         "ratings": lambda: rng.choice(5, (400, columns), p=[0.05, 0.1, 0.2, 0.35, 0.3]),
         "answers": lambda: rng.integers(1, 6, (400, columns)),
     }[kind]()
-    found = facets_found((x - x.mean(0)) / x.std(0), 0, View())
-    assert found.number == 0
+    assert facets_found((x - x.mean(0)) / x.std(0), 0, View()).number == 0
     grouped = np.round(rng.normal(size=(400, columns)) + 8 * rng.integers(0, 2, (400, 1)))
     assert facets_found((grouped - grouped.mean(0)) / grouped.std(0), 0, View()).numbers == [2]
 
 
-@pytest.mark.parametrize("values", ["copies", "few", "integers"])
-def test_rows_among_others_are_no_outliers(values: str) -> None:
-    rng = np.random.default_rng(0)
-    x = {
-        "copies": np.repeat(rng.normal(size=(60, 4)), 30, 0),
-        "few": rng.standard_cauchy((40, 3)),
-        "integers": rng.poisson(3.0, (500, 4)).astype(float),
-    }[values]
-    assert Outliers(x).among(x).mean() < 0.01
-
-
-SHARED: dict[str, Callable[[np.random.Generator], tuple[np.ndarray, np.ndarray]]] = {
-    "half": lambda rng: (rng.normal([10, 10, 5, 5], size=(300, 4)), np.zeros((300, 4))),
-    "most": lambda rng: (rng.normal([10, 10, 5, 5], size=(300, 4)), np.zeros((700, 4))),
-    "copies together": lambda rng: (
-        rng.normal(size=(300, 4)),
-        np.repeat(rng.normal(size=(15, 4)) + 10, 20, 0),
-    ),
-    "copies apart": lambda rng: (
-        rng.normal(size=(300, 4)),
-        np.repeat(rng.normal(size=(15, 4)) * 10 + 20, 20, 0),
-    ),
-    "a code": lambda rng: (rng.normal(size=(440, 4)), np.full((60, 4), -999.0)),
-    "one answer": lambda rng: (
-        rng.integers(1, 6, size=(300, 10)).astype(float),
-        np.ones((200, 10)),
-    ),
-    "nearly equal": lambda rng: (
-        rng.normal([10, 10, 5, 5], size=(300, 4)),
-        0.01 * rng.normal(size=(300, 4)),
-    ),
+# Rows among others, and rows that many others are equal or close to.
+USUAL: dict[str, Callable[[np.random.Generator], np.ndarray]] = {
+    "few": lambda rng: rng.standard_cauchy((40, 3)),
+    "integers": lambda rng: rng.poisson(3.0, (500, 4)).astype(float),
+    "half": lambda rng: np.r_[rng.normal([10, 10, 5, 5], size=(300, 4)), np.zeros((300, 4))],
+    "copies": lambda rng: np.r_[
+        rng.normal(size=(300, 4)), np.repeat(rng.normal(size=(15, 4)) * 10 + 20, 20, 0)
+    ],
+    "a code": lambda rng: np.r_[rng.normal(size=(440, 4)), np.full((60, 4), -999.0)],
+    "nearly equal": lambda rng: np.r_[
+        rng.normal([10, 10, 5, 5], size=(300, 4)), 0.01 * rng.normal(size=(300, 4))
+    ],
 }
 
 
-@pytest.mark.parametrize("kind", SHARED)
-def test_rows_that_many_share_are_no_outliers(kind: str) -> None:
+@pytest.mark.parametrize("kind", USUAL)
+def test_rows_that_have_others_beside_them_are_no_outliers(kind: str) -> None:
     rng = np.random.default_rng(0)
-    parts = SHARED[kind](rng)
-    both = np.concatenate(parts)
+    both = USUAL[kind](rng)
     x = (both - both.mean(0)) / both.std(0)
     usual = Outliers(x)
-    assert usual.among(x).sum() <= 3
+    assert usual.among(x).mean() < 0.01
     near = x[-1] + 1e-3 * rng.normal(size=x.shape[1])
     alone = x[-1] + 40 * np.ones(x.shape[1])
-    assert usual.among(np.stack([near, alone])).tolist() == [False, True]
+    told = usual.among(np.stack([near, alone])).tolist()
+    assert told == [False, kind != "few"], "of tails so heavy no row is far"
 
 
-def test_a_record_is_shared_by_more_rows_than_are_compared(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_record_is_shared_by_more_rows_than_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outliers, "MOST_ROWS", 300)
     rng = np.random.default_rng(0)
     x = rng.normal(size=(3000, 3))
@@ -1318,7 +1121,7 @@ def test_a_record_is_shared_by_more_rows_than_are_compared(
 
 
 def test_equal_rows_are_a_cluster() -> None:
-    both = np.concatenate(SHARED["half"](np.random.default_rng(0)))
+    both = USUAL["half"](np.random.default_rng(0))
     assert facets_found((both - both.mean(0)) / both.std(0), 0, View()).numbers == [2]
 
 
@@ -1333,61 +1136,46 @@ def test_a_fit_that_leaves_many_rows_out_says_so() -> None:
     assert {each.filename for each in w if "lie far" in str(each.message)} == {__file__}
 
 
-def test_outliers_are_found_in_many_rows() -> None:
-    """Most are not compared with each other, but with a part of the rows."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(25_000, 3))
-    x[:100] += 40 * rng.normal(size=(100, 3))
-    far = np.linalg.norm(x, axis=1) > 12
-    found = Outliers(x).among(x)
-    assert found[far].all()
-    assert found[~far].mean() < 0.01
-
-
-def test_what_facets_leave_has_a_latent_of_its_own() -> None:
+def test_what_facets_leave_has_its_own_latent() -> None:
     """Two sources without clusters."""
     rng = np.random.default_rng(0)
-    extra = rng.normal(size=(400, 2)) @ rng.normal(size=(2, 10))
-    x = drawn().x + extra
+    x = drawn().x + rng.normal(size=(400, 2)) @ rng.normal(size=(2, 10))
     found = MultiFacetClustering(epochs=20, random_state=0).fit(x)
     assert found.facet_names_ == ["facet_0", "facet_1"]
     dims = found.settings_["n_latents"]
+    of_facets = dims["facet_0"] + dims["facet_1"]
     assert dims["rest"] >= 2
-    assert found.transform(x).shape[1] == sum(dims.values()) - dims["rest"]
-    drawn_x, clusters = found.sample(300, noise=False)
-    assert clusters.shape == (300, 2)
+    assert found.transform(x).shape[1] == of_facets
+    drawn_x, _ = found.sample(300, noise=False)
     # Without the rest, a draw's mean would lie in the facets' dimensions alone.
     kept = np.linalg.svd(drawn_x - drawn_x.mean(0), compute_uv=False)
-    assert kept[sum(dims.values()) - dims["rest"]] > 0.05 * kept[0]
+    assert kept[of_facets] > 0.05 * kept[0]
 
 
-def test_facets_that_are_asked_for_are_those_with_clusters(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_facets_that_are_asked_for_are_those_with_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
     """One of two labellings, the one with the clearer clusters or with as many as asked for, and
     not both mixed.
     """
-    counted: list[FacetCount] = []
+    counted: list[Any] = []
 
-    def once(*given: Any) -> FacetCount:
+    def once(*given: Any) -> Any:
         counted.extend([] if counted else [facets_found(*given)])
         return counted[0]
 
+    def fit(facets: Any, numbers: Any = None) -> MultiFacetClustering:
+        options = {"n_clusters": numbers, "epochs": 10, "random_state": 0}
+        return MultiFacetClustering(facets, **options).fit(drawn().x)
+
     monkeypatch.setattr(clustering, "facets_found", once)
-    one = MultiFacetClustering(("only",), epochs=10, random_state=0).fit(drawn().x)
+    truth = dict(zip((3, 5), drawn().labels, strict=True))
+    one = fit(("only",))
     assert one.settings_["start"] == "CountedStrategy"
-    assert max(nmi(truth, one.labels_[:, 0]) for truth in drawn().labels) > 0.95
-    for number, truth in zip((3, 5), drawn().labels, strict=True):
-        one = MultiFacetClustering(1, n_clusters=number, epochs=10, random_state=0).fit(drawn().x)
-        assert nmi(truth, one.labels_[:, 0]) > 0.95
-    for numbers in ((3, 5), (5, 3)):
-        both = MultiFacetClustering(2, n_clusters=numbers, epochs=10, random_state=0)
-        found = both.fit(drawn().x).labels_
-        for j, K in enumerate(numbers):
-            truth = drawn().labels[0 if K == 3 else 1]
-            assert nmi(truth, found[:, j]) > 0.95, "the facet with as many clusters"
-    three = MultiFacetClustering(3, n_clusters=2, epochs=4, random_state=0).fit(drawn().x)
-    assert three.settings_["start"] == "SubspaceStrategy"
+    assert max(nmi(y, one.labels_[:, 0]) for y in truth.values()) > 0.95
+    for numbers in ((3,), (5,), (3, 5), (5, 3)):
+        found = fit(len(numbers), numbers)
+        for K, labels in zip(numbers, found.labels_.T, strict=True):
+            assert nmi(truth[K], labels) > 0.95, "the facet with as many clusters"
+    assert fit(3, 2).settings_["start"] == "SubspaceStrategy"
 
 
 def test_new_data_keep_the_clusters_numbers() -> None:
@@ -1408,16 +1196,11 @@ def test_new_data_keep_the_clusters_numbers() -> None:
 
 
 def test_new_labels_are_of_the_clusters_that_there_are() -> None:
-    found = MultiFacetClustering(("a", "b"), n_clusters=2, epochs=4, random_state=0)
+    found = MultiFacetClustering(1, n_clusters=2, epochs=30, random_state=0)
     found.partial_fit(columns())  # the first call fits
-    with pytest.raises(ValueError, match=r"'a' has the clusters 0 to \d, but labels up to 7"):
-        found.partial_fit(columns(), labels={"a": np.full(60, 7)})
-    with pytest.raises(ValueError, match="epochs must be"):
-        found.partial_fit(columns(), epochs=0)
-    alone = MultiFacetClustering(1, n_clusters=2, epochs=30, random_state=0).fit(columns())
-    label = alone.labels_[:, 0].copy()
-    alone.partial_fit(columns(), labels=label, epochs=3)
-    assert (alone.labels_[:, 0] == label).mean() > 0.9
+    label = found.labels_[:, 0].copy()
+    found.partial_fit(columns(), labels=label, epochs=3)
+    assert (found.labels_[:, 0] == label).mean() > 0.9
 
 
 def test_the_deepest_facet_of_images_starts_from_neighbours() -> None:

@@ -82,10 +82,9 @@ def dtypes(frame: Any) -> dict[str, str]:
     return {name: str(given(name, each).dtype) for name, each in native_columns(frame)}
 
 
-KINDS = ["NumPy", "nullable", "Arrow", "Arrow dictionaries", "polars", "PyArrow"]
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", ["NumPy", "nullable", "Arrow", "Arrow dictionaries", "polars", "PyArrow"]
+)
 def test_a_table_is_read_the_same_in_every_library(kind: str) -> None:
     frame, usual = tables()[kind], tables()["NumPy"]
     table, other = frame_reader(frame, {}), frame_reader(usual, {})
@@ -167,27 +166,22 @@ def test_labels_of_another_library_may_have_gaps(labels: list[Any]) -> None:
 
 
 ARROW = pd.ArrowDtype
-DICTIONARY = pa.dictionary(pa.int32(), pa.string())
 
 
 @pytest.mark.parametrize(
-    ("column", "kind"),
+    ("values", "dtype", "kind"),
     [
-        (pd.Series(GROUP == 1, dtype="bool[pyarrow]"), "Bernoulli"),
-        (pd.Series(WORDS.tolist(), dtype=ARROW(pa.large_string())), "Categorical"),
-        (pd.Series(WORDS).astype(ARROW(DICTIONARY)), "Categorical"),
-        (
-            pd.Series(WORDS).astype(ARROW(pa.dictionary(pa.int8(), pa.string(), ordered=True))),
-            "Ordinal",
-        ),
-        (
-            pd.Series([Decimal(f"{x:.2f}") for x in X], dtype=ARROW(pa.decimal128(7, 2))),
-            "Normal",
-        ),
-        (pd.Series([None, *VALUES[1:]], dtype="int64[pyarrow]"), "Normal"),
+        (GROUP == 1, pa.bool_(), "Bernoulli"),
+        (WORDS, pa.large_string(), "Categorical"),
+        (WORDS, pa.dictionary(pa.int32(), pa.string()), "Categorical"),
+        (WORDS, pa.dictionary(pa.int8(), pa.string(), ordered=True), "Ordinal"),
+        ([Decimal(f"{x:.2f}") for x in X], pa.decimal128(7, 2), "Normal"),
+        ([None, *VALUES[1:]], pa.int64(), "Normal"),
     ],
+    ids=str,
 )
-def test_columns_of_arrow_are_read_and_returned(column: pd.Series, kind: str) -> None:
+def test_columns_of_arrow_are_read_and_returned(values: Any, dtype: Any, kind: str) -> None:
+    column = pd.Series(list(values)).astype(ARROW(dtype))
     frame = pd.DataFrame({"c": column, "k": pd.Series(WORDS)})
     table = frame_reader(frame, {})
     assert is_mixed(frame)
@@ -233,13 +227,10 @@ DATES = [str(DAY + datetime.timedelta(int(x))) for x in VALUES]
     ("words", "message"),
     [
         ([*map(str, VALUES[1:]), "?"], r"read as numbers, but for '\?': mark"),
-        ([*map(str, range(N - 1)), "-"], "read as numbers, but for '-': mark"),
         ([*VALUES[:50].astype(str), *["unknown"] * 70], "but for 'unknown': mark"),
         ([f"{x},5" for x in VALUES], "numbers with a comma, a currency or a unit, such as '1"),
-        ([f"{x},000" for x in VALUES], "numbers with a comma"),
         ([f"{x}%" for x in VALUES], "numbers with a comma"),
         ([f"{x} kg" for x in X.round(3)], "numbers with a comma"),
-        ([f"{x}km/h" for x in VALUES], "numbers with a comma"),
         ([f"${x}" for x in VALUES], "numbers with a comma"),
         (DATES, "dates or times as text, such as '2020-0"),
         ([f"{x[8:]}.{x[5:7]}.{x[:4]} 12:30" for x in DATES], "dates or times"),
@@ -252,11 +243,8 @@ def test_text_that_is_no_categories_is_refused(words: list[str], message: str) -
     with pytest.raises(ValueError, match=rf"column 'c' h.*{message}") as caught:
         frame_reader(by(words), {})
     assert 'columns={"c": Categorical()} if they are categories' in str(caught.value)
-    assert (
-        frame_reader(by(words), {"c": Categorical()})
-        .settings()["columns"]["c"]
-        .startswith("Categorical")
-    )
+    asked = frame_reader(by(words), {"c": Categorical()})
+    assert asked.settings()["columns"]["c"].startswith("Categorical")
 
 
 @pytest.mark.parametrize(
@@ -265,9 +253,7 @@ def test_text_that_is_no_categories_is_refused(words: list[str], message: str) -
         lambda i: f"A{i % 40}",
         lambda i: f"{i % 20}0-{i % 20 + 1}0",
         lambda i: f"{i % 20 + 4}th",
-        lambda i: ["1st", "2nd", "3rd"][i % 3],
         lambda i: ["<5", "5-10", ">10"][i % 3],
-        lambda i: f"class {i % 4}",
         lambda i: f"{i % 5} stars",
         lambda i: f"{i % 20}.2.1",
         lambda i: f"2020-0{i % 9 + 1}-01",
@@ -281,16 +267,16 @@ def test_categories_with_digits_are_categories(form: Any) -> None:
 
 def test_names_are_told_by_their_number() -> None:
     """Not by their share of the rows alone, unless the user says that they are categories."""
-    rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"x": rng.normal(size=6000), "c": [f"n{i % 700}" for i in range(6000)]})
+    x = np.random.default_rng(0).normal(size=6000)
+
+    def chosen(levels: int, dtype: str) -> str:
+        words = pd.Series([f"n{i % levels}" for i in range(6000)], dtype=dtype)
+        return frame_reader(pd.DataFrame({"x": x, "c": words}), {}).settings()["columns"]["c"]
+
     with pytest.raises(ValueError, match="column 'c' has 700 different strings in 6000 rows"):
-        frame_reader(frame, {})
-    assert (
-        frame_reader(frame.astype({"c": "category"}), {}).settings()["columns"]["c"]
-        == "Categorical(700)"
-    )
-    few = frame.assign(c=[f"n{i % MOST_LEVELS}" for i in range(6000)])
-    assert frame_reader(few, {}).settings()["columns"]["c"] == f"Categorical({MOST_LEVELS})"
+        chosen(700, "object")
+    assert chosen(700, "category") == "Categorical(700)"
+    assert chosen(MOST_LEVELS, "object") == f"Categorical({MOST_LEVELS})"
 
 
 @pytest.mark.parametrize("numbers", [True, False])
@@ -299,7 +285,6 @@ def test_names_are_told_by_their_number() -> None:
     [
         (1000 + np.random.default_rng(0).permutation(N), True),
         (pd.array([None, *range(1, N)], "Int64"), True),
-        (np.random.default_rng(0).choice(2 * N, N, replace=False).astype(float), True),
         (VALUES, False),
         (np.random.default_rng(0).choice(10**6, N, replace=False), False),
         (np.arange(N) / 2, False),
@@ -321,9 +306,7 @@ def test_whole_numbers_that_never_repeat_are_ids(ids: Any, warned: bool, numbers
     "names",
     [
         pd.MultiIndex.from_tuples([("sales", 2020), ("sales", 2021), ("kind", 2021)]),
-        pd.MultiIndex.from_tuples([("a", 1, 2.5), ("a", 1, 3.5), ("b", 2, 1.0)]),
         pd.MultiIndex.from_tuples([("s", "a", ""), ("s", "b", ""), ("k", "", "")]),
-        pd.Index([0, 1, 2]),
         pd.Index([DAY, "a", 1], dtype=object),
     ],
 )
@@ -347,9 +330,7 @@ BIG = 2**60 + np.arange(N) % 97
 @pytest.mark.parametrize(
     "data",
     [
-        np.stack([BIG, VALUES], 1),
         np.stack([BIG, VALUES], 1).astype(np.uint64),
-        pd.DataFrame({"c": BIG, "x": X}),
         pd.DataFrame({"c": pd.array([None, *BIG[1:]], "Int64"), "town": WORDS}),
         pd.DataFrame({"c": BIG.astype(object), "x": X}),
         pl.DataFrame({"c": BIG, "x": X}),
@@ -358,11 +339,8 @@ BIG = 2**60 + np.arange(N) % 97
 def test_integers_that_floats_do_not_tell_apart_are_refused(data: Any) -> None:
     with pytest.raises(ValueError, match=r"different integers beyond 2\*\*53, .* subtract the"):
         short().fit(data)
-
-
-def test_large_integers_that_floats_tell_apart_are_taken() -> None:
     rng = np.random.default_rng(0)
-    assert given("c", rng.integers(2**62, size=99)).kind == "numbers"
+    assert given("c", rng.integers(2**62, size=99)).kind == "numbers", "floats tell them apart"
 
 
 def test_levels_that_no_row_has_are_not_drawn() -> None:

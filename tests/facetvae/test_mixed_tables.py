@@ -15,7 +15,6 @@ from sklearn.metrics import normalized_mutual_info_score
 
 from facetvae.estimators import (
     ContentStyleTransformer,
-    FacetClustering,
     MultiFacetClustering,
     SemiSupervisedClassifier,
 )
@@ -79,20 +78,12 @@ def test_a_frame_becomes_codes_and_the_same_frame_again(gaps: bool) -> None:
 
 def test_what_is_chosen_by_dtype() -> None:
     chosen = fitted().settings_["columns"]
-    kinds = {name: said.split("(")[0] for name, said in chosen.items()}
-    assert kinds == {
-        "age": "Normal",
-        "city": "Categorical",
-        "size": "Ordinal",
-        "plan": "Categorical",
-        "member": "Bernoulli",
-        "visits": "NegativeBinomial",
-        "rating": "Ordinal",
-        "year": "Normal",
-        "active": "Bernoulli",
-        "calls": "NegativeBinomial",
-        "word": "Categorical",
-        "debt": "Normal",
+    assert {name: said.split("(")[0] for name, said in chosen.items()} == {
+        **dict.fromkeys(("age", "year", "debt"), "Normal"),
+        **dict.fromkeys(("city", "plan", "word"), "Categorical"),
+        **dict.fromkeys(("size", "rating"), "Ordinal"),
+        **dict.fromkeys(("member", "active"), "Bernoulli"),
+        **dict.fromkeys(("visits", "calls"), "NegativeBinomial"),
     }
     assert chosen["plan"] == "Categorical(2)", "a category without rows is none"
     assert fitted().settings_["values"] == "columns"
@@ -107,13 +98,6 @@ def test_ages_are_numbers() -> None:
     chosen = frame_reader(pd.DataFrame({"age": age, "visits": visits}), {}).settings()["columns"]
     assert chosen["age"].startswith("Normal")
     assert chosen["visits"].startswith("NegativeBinomial")
-
-
-def test_counts_with_gaps_are_counts() -> None:
-    counts = frame(gaps=False)[["visits", "city"]].astype({"visits": float})
-    counts.iloc[3, 0] = NAN
-    table = frame_reader(counts, {})
-    assert table.settings()["columns"]["visits"].startswith("NegativeBinomial")
 
 
 def test_what_the_user_chooses_counts() -> None:
@@ -152,14 +136,12 @@ def test_samples_are_like_the_users_frame() -> None:
 
 def test_gaps_are_filled_and_nothing_else() -> None:
     given = frame()
-    filled = fitted().impute(given)
+    filled, there = fitted().impute(given), ~given.isna()
     assert not filled.isna().to_numpy().any()
     pd.testing.assert_series_equal(filled.dtypes, given.dtypes)
     pd.testing.assert_index_equal(filled.index, given.index)
-    there = ~given.isna()
-    pd.testing.assert_frame_equal(
-        filled.where(there).astype(object), given.where(there).astype(object)
-    )
+    kept, before = (each.where(there).astype(object) for each in (filled, given))
+    pd.testing.assert_frame_equal(kept, before)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "Float64"])
@@ -210,9 +192,8 @@ def test_a_mixed_frame_is_encoded_as_the_guide_takes_it() -> None:
 
 def test_columns_may_come_in_any_order() -> None:
     given = frame()
-    np.testing.assert_array_equal(
-        fitted().predict(given), fitted().predict(given[given.columns[::-1]])
-    )
+    turned = given[given.columns[::-1]]
+    np.testing.assert_array_equal(fitted().predict(given), fitted().predict(turned))
 
 
 def test_copies_clones_and_pickles() -> None:
@@ -221,19 +202,6 @@ def test_copies_clones_and_pickles() -> None:
     pd.testing.assert_frame_equal(again.impute(frame()), fitted().impute(frame()))
     chosen = clone(short(columns={"age": StudentT()}))
     assert repr(chosen.columns["age"]) == repr(StudentT())
-    assert fitted().facet(0).predict(frame()).shape == (60,)
-    assert FacetClustering(short()).fit(frame()).labels_.shape == (60,)
-
-
-def test_a_view_is_of_uncorrelated_numbers_and_of_what_depends() -> None:
-    drawn = mixed_table(1000, 0).frame()
-    table = frame_reader(drawn, {})
-    x = table.numbers(drawn).to_numpy()
-    view = columns_view(table.likelihoods, x)
-    numbers = view.numbers(x)
-    assert np.isfinite(numbers).all()
-    assert np.linalg.matrix_rank(numbers, rtol=1e-6) == len(view.directions)
-    assert len(view.directions) < view.discrete.size
 
 
 def test_categories_that_tell_nothing_of_each_other_are_no_grouping() -> None:
@@ -252,9 +220,8 @@ def test_directions_of_codes_are_those_of_their_labelling() -> None:
     for seed in range(15):
         drawn = mixed_table(500, 100 + seed).frame()
         table = frame_reader(drawn, {})
-        found.append(
-            len(columns_view(table.likelihoods, table.numbers(drawn).to_numpy()).directions)
-        )
+        view = columns_view(table.likelihoods, table.numbers(drawn).to_numpy())
+        found.append(len(view.directions))
     assert sum(number != 2 + 5 for number in found) <= 2, found
 
 
@@ -286,19 +253,6 @@ def test_what_fills_gaps_is_learned_from_rows_with_gaps() -> None:
     ]
     assert errors[0] < 1.02 * errors[1]
     assert errors[1] < 0.5 * np.square(x[gaps]).mean()
-
-
-def test_hills_are_counted_in_the_rows_with_the_fewest_gaps() -> None:
-    drawn = mixed_table(500, 100).frame()
-    table = frame_reader(drawn, {})
-    x = table.numbers(drawn).to_numpy().copy()
-    view = columns_view(table.likelihoods, x)
-    complete = int((~np.isnan(x).any(1)).sum())
-    assert 250 <= complete < 500
-    assert len(view.smooth(x, 0)) == complete
-    assert len(view.numbers(x)) == 500
-    x[:, 0] = np.where(np.arange(500) < 300, NAN, x[:, 0])
-    assert 250 <= len(view.smooth(x, 0)) < 500
 
 
 def test_few_dimensions_that_many_columns_share_are_all_looked_at() -> None:
@@ -338,30 +292,6 @@ def test_tables_are_measured_once(
     assert "0.550" in capsys.readouterr().out  # the mean of 0.4 to 0.7
 
 
-def test_k_prototypes_are_given_numbers_and_categories() -> None:
-    """On a table whose labelling is in every column."""
-    pytest.importorskip("kmodes")
-    truth = np.repeat([0, 1, 2, 3], 40)
-    drawn = pd.DataFrame(
-        {"a": 9.0 * truth, "b": pd.Categorical(np.array(list("wxyz"))[truth]), "c": truth % 2 == 0}
-    )
-    drawn.loc[3, "a"], drawn.loc[5, "b"] = NAN, None
-    four, _ = mixed_tables._prototypes(drawn, 0).T
-    assert normalized_mutual_info_score(truth, four) > 0.9
-
-
-def test_integers_stay_within_their_dtype() -> None:
-    rng = np.random.default_rng(0)
-    drawn = pd.DataFrame({"a": (255 - rng.poisson(8, 60)).astype(np.uint8), "k": ["x", "y"] * 30})
-    table = frame_reader(drawn, {})
-    codes = np.array([[300.0, 0.0], [-4.0, 1.0], [250.0, 0.0]])
-    back = table.returned(codes)
-    assert back["a"].tolist() == [255, 0, 250]
-    assert back["a"].dtype == np.uint8
-    nullable = frame_reader(drawn.astype({"a": "UInt8"}), {}).returned(codes)
-    assert nullable["a"].tolist() == [255, 0, 250]
-
-
 def test_large_integers_are_rounded() -> None:
     """Also those that single precision does not tell from their neighbours."""
     rng = np.random.default_rng(0)
@@ -383,11 +313,9 @@ def test_large_integers_are_rounded() -> None:
         ([0.0, 1.0], "Bernoulli"),
         ([1.0, 2.0], "Ordinal"),
         ([0, 100], "Ordinal"),
-        ([0.0, 1.0, 2.0, 3.0], "Ordinal"),
         ([0, 1, *range(4, 34, 3)], "NegativeBinomial"),
         (list(range(0, 36, 3)), "Normal"),
         (list(range(2700, 6300, 25)), "Normal"),
-        (list(range(1980, 2000)), "Normal"),
         ([0.5, 1.5, 2.5], "Normal"),
     ],
 )
@@ -396,10 +324,8 @@ def test_gaps_do_not_decide_the_likelihood(values: list[float], kind: str, gaps:
     if gaps:
         column = column.astype(float)
         column[3] = NAN
-    likelihoods = frame_reader(pd.DataFrame({"a": column, "k": ["x", "y"] * 30}), {}).settings()[
-        "columns"
-    ]
-    assert likelihoods["a"].startswith(kind)
+    table = frame_reader(pd.DataFrame({"a": column, "k": ["x", "y"] * 30}), {})
+    assert table.settings()["columns"]["a"].startswith(kind)
 
 
 def test_text_that_reads_as_numbers_may_be_categories() -> None:
@@ -414,11 +340,6 @@ def test_text_that_reads_as_numbers_may_be_categories() -> None:
         frame_reader(drawn, {})
 
 
-def test_columns_are_named_by_numbers_too() -> None:
-    drawn = pd.DataFrame({0: np.random.default_rng(0).normal(size=60), 1: ["x", "y"] * 30})
-    assert frame_reader(drawn, {0: StudentT()}).settings()["columns"]["0"].startswith("StudentT")
-
-
 def test_what_a_mixed_frame_cannot_have_is_refused() -> None:
     constant = pd.DataFrame({"a": [1.0] * 40, "k": ["x"] * 40})
     with pytest.raises(ValueError, match="there is nothing to cluster"):
@@ -428,14 +349,6 @@ def test_what_a_mixed_frame_cannot_have_is_refused() -> None:
         MultiFacetClustering(epochs=1, mark_outliers=True).fit(drawn)
 
 
-def test_unknown_categories_are_named() -> None:
-    given = frame().assign(city="Rome")
-    with pytest.raises(
-        ValueError, match=r"column 'city' has the category 'Rome', but the training"
-    ):
-        fitted().predict(given)
-
-
 def test_a_column_of_gaps_alone_is_imputed() -> None:
     """Training has seen its values, so that gaps are no fault."""
     filled = fitted().impute(frame().assign(age=NAN, city=None))
@@ -443,16 +356,16 @@ def test_a_column_of_gaps_alone_is_imputed() -> None:
     assert set(filled["city"]) <= {"Oslo", "Bath", "Lyon"}
 
 
-def test_estimators_of_numbers_say_what_to_do_with_categories() -> None:
-    given = frame(gaps=False)
-    for name in ("city", "size", "word"):
-        for fit in (
-            lambda x: SemiSupervisedClassifier(epochs=1).fit(x, [0, 1] * 30),
-            lambda x: ContentStyleTransformer(epochs=1).fit(x, groups=[0, 1] * 30),
-        ):
-            with pytest.raises(ValueError, match=rf"the columns \['{name}'\] .*: encode") as caught:
-                fit(given[["age", name]])
-            assert "\n" not in str(caught.value)
+@pytest.mark.parametrize("name", ["city", "size", "word"])
+def test_estimators_of_numbers_say_what_to_do_with_categories(name: str) -> None:
+    given = frame(gaps=False)[["age", name]]
+    for estimator, beside in (
+        (SemiSupervisedClassifier(epochs=1), {"y": [0, 1] * 30}),
+        (ContentStyleTransformer(epochs=1), {"groups": [0, 1] * 30}),
+    ):
+        with pytest.raises(ValueError, match=rf"the columns \['{name}'\] .*: encode") as caught:
+            estimator.fit(given, **beside)
+        assert "\n" not in str(caught.value)
 
 
 WRONG: list[tuple[Any, str]] = [
@@ -502,15 +415,12 @@ def test_other_tables_than_the_training_data_are_refused() -> None:
             r"lacks .*'age'.* and has .*'years'.*: rename them",
         ),
         (given.assign(age="old"), "column 'age' held numbers in the training data, but now"),
-        (given.assign(age=["old", 3.0] * 30), "column 'age' held numbers in the training data"),
         (given.assign(age=np.inf), "infinity"),
         (given.assign(city=3), "column 'city' has the category 3, but the training data had"),
         (given.assign(size="XL"), "column 'size' has the category 'XL', but the training data"),
         (given.assign(rating=2.5), r"column 'rating' has the value 2\.5, but the training data"),
         (given.assign(member=0.5), r"column 'member' held bools .*, but now has the value 0\.5"),
-        (given.assign(member="yes"), "column 'member' held bools in the training data, but now"),
         (given.assign(visits=-1), "column 'visits': x has values such as -1"),
-        (given.assign(visits=0.5), "column 'visits': x has values such as 0.5"),
         (np.zeros((3, 12)), "X must be a data frame with the columns"),
     ):
         with pytest.raises(ValueError, match=message) as caught:

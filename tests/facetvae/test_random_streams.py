@@ -69,34 +69,18 @@ def images(n: int) -> np.ndarray:
     return np.clip(np.repeat(table(n), 9, 1).reshape(n, 6, 6) * 0.1 + 0.2, 0, 1)
 
 
-def half(n: int) -> np.ndarray:
-    return np.arange(n) % 2
-
-
 def clustering(*given: Any, **options: Any) -> MultiFacetClustering:
     return MultiFacetClustering(*given, epochs=3, random_state=0, **options)
 
 
 def of_rows(each: Any, X: Any) -> list[Any]:
     """What every method of a clustering gives."""
-    further = [each.impute(X)] if not isinstance(X, csr_array) else []
-    chosen = each.sample(5, facet=0, cluster=0)
+    before = [each.labels_, each.stability_, each.encode(X), each.score(X)]
+    read = [each.predict(X), each.predict_proba(X), each.transform(X)]
+    drawn = [*each.sample(5), *each.sample(3, noise=False), *each.sample(5, facet=0, cluster=0)]
     told = [each.describe(0, X).as_dict(), each.facet(0).predict_proba(X)]
-    further += [*each.sample(5), *each.sample(3, noise=False), *chosen, *told]
-    return [
-        each.labels_,
-        each.predict(X),
-        each.predict_proba(X),
-        each.transform(X),
-        *further,
-        *[
-            each.score(X),
-            each.encode(X),
-            each.stability_,
-            each.partial_fit(X).labels_,
-            each.score(X),
-        ],
-    ]
+    filled = [each.impute(X)] if not isinstance(X, csr_array) else []
+    return [*before, *read, *drawn, *told, *filled, each.partial_fit(X).labels_, each.score(X)]
 
 
 def of_facet(n: int) -> list[Any]:
@@ -107,15 +91,10 @@ def of_facet(n: int) -> list[Any]:
 
 
 def of_classifier(n: int) -> list[Any]:
-    X, y = with_gaps(n), half(n)
+    X, y = with_gaps(n), np.arange(n) % 2
     each = SemiSupervisedClassifier(epochs=2, random_state=0).fit(X, y)
-    return [
-        each.predict(X),
-        each.predict_proba(X),
-        each.encode(X),
-        each.score(X, y),
-        each.impute(X),
-    ]
+    read = [each.predict(X), each.predict_proba(X), each.encode(X)]
+    return [*read, each.score(X, y), each.impute(X)]
 
 
 def of_groups(n: int) -> list[Any]:

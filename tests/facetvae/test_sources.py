@@ -56,14 +56,8 @@ def test_the_seed_fixes_everything_and_sizes_share_the_mixing() -> None:
         time_contrastive(n, seed=s) for n, s in ((50, 1), (50, 1), (100, 1), (50, 2))
     )
     np.testing.assert_array_equal(a.x, b.x)
-    for ours, theirs in zip(a.mixing.weights, larger.mixing.weights, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    np.testing.assert_array_equal(a.mixing.weights, larger.mixing.weights)
     assert not np.allclose(a.mixing.weights[0], other.mixing.weights[0])
-
-
-def test_sizes_are_checked() -> None:
-    with pytest.raises(ValueError, match="per_segment must be an integer of at least 1, got 0"):
-        time_contrastive(0)
 
 
 def test_labellings_are_independent_and_each_is_in_its_own_subspace() -> None:
@@ -110,13 +104,12 @@ def test_the_bayes_rule_errs_as_often_as_it_must() -> None:
 
 
 def test_labellings_on_a_line_and_mixed_by_more_than_a_rotation() -> None:
-    data = labellings(500, (5,), (1,), width=3, num_layers=3, noise=0.0, seed=2)
+    data, same, other = (
+        labellings(500, (5,), (1,), width=3, num_layers=3, noise=0.0, seed=seed)
+        for seed in (2, 2, 3)
+    )
     np.testing.assert_allclose(np.diff(data.centres[0], axis=0), 6)
     np.testing.assert_allclose(data.mixing.inverse(data.x), data.sources, atol=1e-9)
-    same, other = (
-        labellings(500, (5,), (1,), 3, num_layers=3, noise=0.0, seed=2),
-        labellings(500, (5,), (1,), 3, seed=3),
-    )
     np.testing.assert_array_equal(same.x, data.x)
     assert not np.array_equal(other.labels[0], data.labels[0])
 
@@ -128,15 +121,13 @@ def test_labellings_on_a_line_and_mixed_by_more_than_a_rotation() -> None:
         ({"clusters": (1, 4)}, "clusters 2 or more"),
         ({"clusters": 3}, "clusters must be a sequence of integers"),
         ({"dims": (2,)}, "have a number for each labelling"),
-        ({"scales": (1.0,)}, "have a number for each labelling"),
         ({"scales": (1.0, -1.0)}, "scales must be a positive number, got -1.0"),
         ({"width": 3}, "width must be at least 4"),
         ({"noise": -0.1}, "noise at least 0"),
-        ({"separation": float("nan")}, "separation must be a positive number"),
-        ({"num_layers": 0}, "num_layers must be an integer of at least 1"),
-        ({"seed": -1}, "seed must be an integer from 0"),
     ],
 )
 def test_labellings_are_checked(options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         labellings(**{"n": 10, **options})
+    with pytest.raises(ValueError, match="per_segment must be an integer of at least 1, got 0"):
+        time_contrastive(0)
