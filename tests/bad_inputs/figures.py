@@ -201,11 +201,6 @@ FIGURES = [
         ("range: cluster", lambda: explorer().samples("digit", 4), "choice must be one of"),
         ("range: n", lambda: explorer().samples("digit", 0, 0), f"n {COUNT}, got 0"),
         (
-            "nan: temperature",
-            lambda: explorer().samples("digit", 0, 1, NAN),
-            "temperature is a factor on deviations",
-        ),
-        (
             "range: held",
             lambda: explorer().samples("digit", 0, held=len(X)),
             "there are the inputs 0 to",

@@ -13,8 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import binomtest, chi2, chi2_contingency, f_oneway, ncf, ncx2, ttest_ind
-from scipy.stats.contingency import association
-from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score
+from sklearn.metrics import adjusted_rand_score
 
 from facetvae.describing import FacetClusters, FacetDescription, describe_clusters
 from facetvae.describing.columns import columns_of, kinds_of
@@ -22,7 +21,6 @@ from facetvae.describing.description import number_text
 from facetvae.describing.effects import (
     associated,
     mean_difference,
-    rate_ratio,
     share_intervals,
     variance_explained,
 )
@@ -47,7 +45,6 @@ def test_variance_explained_is_what_the_f_statistic_says() -> None:
     found = variance_explained(parts.ravel(), np.repeat(np.arange(k), parts.shape[1]))
     assert found is not None
     F = f_oneway(*parts).statistic
-    assert found.raw == pytest.approx(F * (k - 1) / (F * (k - 1) + n - k))
     assert found.share == pytest.approx((F - 1) * (k - 1) / (F * (k - 1) + n - k))
     for end, level in zip(found.interval, (0.975, 0.025), strict=True):
         noncentrality = n * end / (1 - end)
@@ -92,7 +89,7 @@ def test_columns_without_spread(values: list[float], share: float) -> None:
 @pytest.mark.parametrize("far", [10.0, 2_000.0, 1e4, 1e5, 1e9])
 def test_almost_all_of_a_column_can_be_explained(far: float) -> None:
     """Where the ends of the interval are close to 1, and to what a vast effect has: the spread of
-    the sum of squares within groups.
+    the sum of squares within groups. From an F of 1e8 on they are the share alone.
     """
     group = np.arange(60) % 2
     values = far * group + np.random.default_rng(0).normal(size=60)
@@ -101,9 +98,8 @@ def test_almost_all_of_a_column_can_be_explained(far: float) -> None:
     rest = sum(((values[group == k] - values[group == k].mean()) ** 2).sum() for k in (0, 1))
     ratio = ((values - values.mean()) ** 2).sum() / rest - 1
     below = [1 / (1 + ratio * chi2.ppf(q, 58) / 60) for q in (0.025, 0.975)]
-    assert [1 - end for end in found.interval] == pytest.approx(
-        below, rel=2e-2 if far < 50 else 1e-3
-    )
+    tolerance = {"rel": 2e-2 if far < 50 else 1e-3, "abs": 1e-6 if far > 9_000 else 0}
+    assert [1 - end for end in found.interval] == pytest.approx(below, **tolerance)
 
 
 @pytest.mark.parametrize("step", [20.0, 60.0])
@@ -122,7 +118,6 @@ def test_association_is_cramers_v_corrected_for_bias() -> None:
     found = associated(np.insert(table, 1, 0, axis=0))  # a category without rows changes nothing
     assert found is not None
     n, r, k = 100, 2, 3
-    assert found.raw == pytest.approx(association(table, method="cramer"))
     chi2 = chi2_contingency(table, correction=False).statistic
     phi = chi2 / n - (r - 1) * (k - 1) / (n - 1)  # Bergsma 2013, Eq. 3 to 5
     rows, columns = r - (r - 1) ** 2 / (n - 1), k - (k - 1) ** 2 / (n - 1)
@@ -152,37 +147,23 @@ def test_a_column_of_two_categories_is_told_as_its_numbers_are() -> None:
     as_category = associated(table)
     assert as_number is not None
     assert as_category is not None
-    assert as_category.raw**2 == pytest.approx(as_number.raw)
     assert as_category.share == pytest.approx(as_number.share, abs=0.002)
 
 
 def test_a_difference_has_welchs_interval() -> None:
     a, b = np.array([3.0, 5.0, 9.0, 1.0]), np.array([2.0, 2.5, 1.0, 0.0, 3.0, 2.0])
-    found = mean_difference(a, b, 0.9)
-    expected = ttest_ind(a, b, equal_var=False).confidence_interval(0.9)
+    found = mean_difference(a, b)
+    expected = ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
     assert found.value == pytest.approx(a.mean() - b.mean())
     assert found.interval == pytest.approx((expected.low, expected.high))
     assert mean_difference(np.ones(3), np.zeros(3)).interval is None
     assert mean_difference(np.ones(3), np.zeros(0)).value is None
 
 
-def test_a_ratio_of_counts_covers_also_where_they_vary_more_than_poissons() -> None:
-    rng, tries, covered = np.random.default_rng(0), 400, 0
-    for _ in range(tries):
-        ours, others = (
-            rng.poisson(mean * rng.gamma(2.0, 0.5, 150)).astype(float) for mean in (12.0, 4.0)
-        )
-        low, high = rate_ratio(ours, others).interval or (NAN, NAN)
-        covered += low <= 3.0 <= high
-    assert abs(covered / tries - 0.95) < 4 * np.sqrt(0.95 * 0.05 / tries)
-    assert rate_ratio(np.ones(3), np.zeros(3)).value is None
-    assert rate_ratio(np.zeros(3), np.ones(3)).interval is None
-
-
 def test_shares_have_wilsons_intervals() -> None:
     counts = np.array([0, 3, 17, 20])
-    for count, found in zip(counts, share_intervals(counts, 20, 0.9), strict=True):
-        expected = binomtest(int(count), 20).proportion_ci(0.9, "wilson")
+    for count, found in zip(counts, share_intervals(counts, 20), strict=True):
+        expected = binomtest(int(count), 20).proportion_ci(0.95, "wilson")
         assert found == pytest.approx(tuple(expected), abs=1e-12)
 
 
@@ -211,10 +192,10 @@ def test_kinds_of_columns() -> None:
         "city": "categories",
         "size": "categories",
         "member": "categories",
-        "visits": "counts",
+        "visits": "numbers",
         "rating": "numbers",
         "active": "categories",
-        "calls": "counts",
+        "calls": "numbers",
         "zero_one": "categories",
     }
     assert columns["size"].levels == ("S", "L"), "in the dtype's order, those that occur"
@@ -248,13 +229,13 @@ def test_a_column_that_is_not_observed_agrees_with_nothing() -> None:
     found = FacetClusters("kind", np.eye(2)[np.arange(60) % 2])
     told = describe_clusters(found, np.zeros((60, 1)), {"town": np.full(60, NAN)})
     assert told.metadata[0]["adjusted_rand"] is None
-    assert "AMI" not in told.to_markdown()
+    assert "ARI" not in told.to_markdown()
 
 
 def test_a_likelihood_says_what_a_column_is() -> None:
     parts = {"a": Normal(), "b": Categorical(3), "c": NegativeBinomial(), "d": Ordinal(3)}
     kinds = kinds_of(Columns(parts))
-    assert kinds == {"a": "numbers", "b": "categories", "c": "counts"}, "levels tell of the last"
+    assert kinds == {"a": "numbers", "b": "categories"}, "values tell of the others"
     assert kinds_of(Normal()) == {}
 
 
@@ -271,10 +252,9 @@ def test_a_kind_that_is_given_is_taken_or_refused() -> None:
         return columns_of("X", {"a": values}, {"a": kind})[0].kind
 
     assert kind_of(np.arange(60) % 2 > 0, "numbers") == "numbers"
-    assert kind_of(np.arange(60), "counts") == "counts"
-    for values, kind in ((["x", "y"] * 30, "counts"), (np.arange(60) - 0.5, "counts")):
-        with pytest.raises(ValueError, match=r"column 'a' of X .* no co"):
-            kind_of(values, kind)
+    assert kind_of(np.arange(60) % 4, "categories") == "categories"
+    with pytest.raises(ValueError, match="column 'a' of X is no column of numbers"):
+        kind_of(["x", "y"] * 30, "numbers")
     with pytest.raises(ValueError, match=r"has shape \(60, 2\), but one value a row is needed"):
         columns_of("X", {"a": np.zeros((60, 2))})
 
@@ -307,17 +287,12 @@ def test_a_column_has_a_value_for_each_row(town: Any) -> None:
         columns_of("X", {"town": town})
 
 
-def test_as_many_categories_as_one_says() -> None:
-    towns = [f"t{i}" for i in range(30)]
-    with pytest.raises(ValueError, match="which are names rather than categories"):
-        columns_of("X", {"town": towns})
-    (column,) = columns_of("X", {"town": towns}, {"town": "categories"})
-    assert column.observed.all()
-
-
 def test_names_of_columns_are_compared_as_text() -> None:
     frame = pd.DataFrame(np.arange(18).reshape(9, 2))
-    assert [each.kind for each in columns_of("X", frame, {0: "counts"})] == ["counts", "numbers"]
+    assert [each.kind for each in columns_of("X", frame, {0: "categories"})] == [
+        "categories",
+        "numbers",
+    ]
     assert [each.name for each in columns_of("X", frame[1])] == ["1"]
     with pytest.raises(ValueError, match="two columns are called '1': rename one of them"):
         columns_of("X", {1: np.arange(9), "1": np.arange(9)})
@@ -333,7 +308,7 @@ def test_a_kind_is_for_a_column_that_is_there() -> None:
     with pytest.raises(ValueError, match=r"X has no column 'Age', but \['age', 'town'\]"):
         columns_of("X", table, {"Age": "numbers"})
     with pytest.raises(ValueError, match="give X as a data frame or mapping"):
-        columns_of("X", np.zeros((9, 2)), {"x0": "counts"})
+        columns_of("X", np.zeros((9, 2)), {"x0": "numbers"})
 
 
 # A description of known clusters
@@ -390,9 +365,8 @@ def test_numbers_are_in_the_users_units() -> None:
         assert each["difference"] == pytest.approx(own.mean() - others.mean())
         assert each["interval"][0] < each["difference"] < each["interval"][1]
     visits = next(each for each in told().columns if each["column"] == "visits")
-    assert visits["kind"] == "counts"
-    own = seen["visits"][group == 2].mean() / seen["visits"][group != 2].mean()
-    assert visits["clusters"][2]["ratio"] == pytest.approx(own)
+    own = seen["visits"][group == 2].mean() - seen["visits"][group != 2].mean()
+    assert visits["clusters"][2]["difference"] == pytest.approx(own)
 
 
 def test_categories_have_shares() -> None:
@@ -415,9 +389,6 @@ def test_what_the_model_has_not_seen_is_compared_with_the_clusters() -> None:
     found = describe_clusters(clusters_of(group), unseen[["year"]], {"mixed": shuffled}).metadata[0]
     for labels, each in ((unseen["kind"], kind), (shuffled, found)):
         assert each["adjusted_rand"] == pytest.approx(adjusted_rand_score(labels, group))
-        assert each["adjusted_mutual_information"] == pytest.approx(
-            adjusted_mutual_info_score(labels, group)
-        )
     assert kind["table"] == {
         k: v.tolist() for k, v in zip("xyz", np.diag(np.bincount(group)), strict=True)
     }
@@ -473,7 +444,6 @@ def test_typical_rows_are_sure_central_and_distinct() -> None:
     first, second = describe_clusters(found, X, exemplars=3).clusters
     assert first["exemplars"] == [1, 2, 0], "row 5 has the values of row 1"
     assert second["exemplars"] == [4]
-    assert first["mean"] == X[[0, 1, 2, 3, 5]].mean(0).tolist()
 
 
 def test_how_sure_and_how_stable() -> None:
@@ -498,7 +468,7 @@ def test_a_description_is_json_and_a_page() -> None:
     assert page == told().to_markdown()
     assert page.startswith("# kind: 3 clusters of 300 rows")
     assert "| town | " in page
-    assert "kind (AMI 1.00)" in page
+    assert "kind (ARI 1.00)" in page
     lines = [line for line in page.splitlines() if line.startswith("|")]
     assert max(map(len, lines)) < 500
 
@@ -549,7 +519,7 @@ def test_an_estimator_describes_the_clusters_that_it_predicts() -> None:
     assert kinds == {
         "noise": "numbers",
         "height": "numbers",
-        "visits": "counts",
+        "visits": "numbers",
         "town": "categories",
     }
 
@@ -566,7 +536,6 @@ def test_numbers_of_an_array_and_of_a_frame(as_frame: bool) -> None:
     assert {each["column"] for each in description.columns} == set(
         "abc" if as_frame else ["x0", "x1", "x2"]
     )
-    assert ("mean" in description.clusters[0]) == (not as_frame)
     first = description.columns[0]
     j = "abc".index(first["column"]) if as_frame else int(first["column"][1])
     kept = X[found.labels_[:, 0] >= 0, j]
@@ -589,39 +558,6 @@ def test_the_figure_has_a_panel_for_each_of_the_first_columns() -> None:
     drawn = [line.get_xdata()[0] for line in panel.lines if len(line.get_xdata()) == 1]
     assert drawn == [each["mean"] for each in height["clusters"]]
     figure.savefig("/dev/null", format="png")
-
-
-def test_the_figure_of_images_has_their_means() -> None:
-    rng = np.random.default_rng(0)
-    group = np.arange(40) % 2
-    X = (rng.random((40, 5, 4)) * 0.2 + 0.6 * group[:, None, None] * np.eye(5, 4)) * 255
-    found = FacetClusters("stroke", np.eye(2)[group])
-    figure = describe_figure(describe_clusters(found, X.astype(np.uint8)))
-    (ax,) = figure.axes
-    assert [text.get_text() for text in ax.get_yticklabels()] == ["mean", "less the others'"]
-    (image,) = ax.images
-    canvas = np.asarray(image.get_array())
-    assert canvas.shape[:2] == (2 * 5 + 1, 2 * 4 + 1)
-    assert (canvas[6, 0], canvas[6, 5]) == pytest.approx((0.0, 1.0)), "the first diagonal differs"
-
-
-@pytest.mark.filterwarnings("ignore:Mean of empty slice")
-def test_images_with_gaps_are_compared_with_the_other_rows_that_were_seen() -> None:
-    group = np.repeat(np.arange(3), 10)
-    X = np.ones((30, 2, 2)) * group[:, None, None]
-    X[:9, 0, 0] = X[group == 2, 1, 1] = np.nan
-    told = describe_clusters(FacetClusters("k", np.eye(3)[group]), X)
-    means = np.array([np.nanmean(X[group == k], 0) for k in range(3)])
-    others = np.array([np.nanmean(X[group != k], 0) for k in range(3)])
-    found = [
-        np.array([each[name] for each in told.clusters], float)
-        for name in ("mean", "mean_of_others")
-    ]
-    np.testing.assert_allclose(found, [means, others])
-    lower = np.asarray(describe_figure(told).axes[0].images[0].get_array())[3:]
-    shown = [lower[:, 3 * k : 3 * k + 2] for k in range(3)]
-    most = np.nanmax(np.abs(means - others))
-    np.testing.assert_allclose(shown, 0.5 + (means - others) / (2 * most))
 
 
 @pytest.mark.parametrize("left_out", [False, True])

@@ -26,7 +26,6 @@ from facetvae.explorer.pictures import Pictures
 from guides import ConditionalGuide, FacetGuide, TableGuide, VaDEGuide
 from inference import SVIRunner, warm_start
 from ppl_models import (
-    CVAE,
     IVAE,
     MFCVAE,
     MLP,
@@ -49,7 +48,6 @@ from tests.catalogue import (
     mlvae_tables,
     nvae,
     two_facets,
-    vae,
 )
 
 pytest.importorskip("dash", reason="needs facetvae[explore]")
@@ -74,7 +72,6 @@ def explorer_of(guide: FacetGuide, **options: Any) -> Explorer:
 @pytest.mark.parametrize("build", BUILDERS, ids=lambda build: build.__name__)
 def test_every_model_answers_or_says_in_a_sentence_why_not(build: Callable[[], FacetGuide]) -> None:
     explorer = explorer_of(build())
-    assert explorer.refusal is None
     model = explorer.model
     for facet in explorer.facets:
         data = explorer.swaps(facet, 1, 0)
@@ -82,7 +79,7 @@ def test_every_model_answers_or_says_in_a_sentence_why_not(build: Callable[[], F
         assert np.isfinite(data).all()
         axes = explorer.axes(facet, 3)
         assert all(axis.low < axis.value < axis.high for axis in axes)
-        still = explorer.moved(facet, 3, {axis.index: axis.value for axis in axes}).datum
+        still = explorer.moved(facet, 3, {axis.index: axis.value for axis in axes})[0]
         np.testing.assert_allclose(still, explorer.swaps(facet, 3, 3)[0, 0], rtol=1e-4, atol=1e-6)
         told = answer(
             lambda facet=facet: explorer.samples(
@@ -96,7 +93,7 @@ def test_every_model_answers_or_says_in_a_sentence_why_not(build: Callable[[], F
         )
     views = [explore_views.clusters_view(explorer, f, explorer.about) for f in explorer.facets]
     views += [
-        explore_views.sample_rows(explorer, f, explorer.choices(f)[:2], 1.0, 2, 0)
+        explore_views.sample_rows(explorer, f, explorer.choices(f)[:2], 2, 0)
         for f in explorer.facets
     ]
     views += [
@@ -104,7 +101,7 @@ def test_every_model_answers_or_says_in_a_sentence_why_not(build: Callable[[], F
         explore_views.slider_list(explorer, explorer.facets[0], 0),
     ]
     assert all(view is not None for view in views)
-    assert explore_page.build_app(explorer, [], "run", {}).layout() is not None
+    assert explore_page.build_app(explorer, "run", {}).layout() is not None
 
 
 def answer(question: Callable[[], Any]) -> Any:
@@ -126,7 +123,7 @@ def test_what_a_facet_is_about_is_said_of_its_columns_and_labels() -> None:
     assert (label["column"], set(label["shares"])) == ("half", {"0", "1"})
     page = str(explore_views.clusters_view(explorer, "digit", explorer.about))
     assert "pixel 3" in page
-    assert "What the clusters explain of the known labels" in page
+    assert "What the clusters explain of each known label" in page
 
 
 def test_columns_of_a_table_may_be_shown_by_other_names() -> None:
@@ -146,16 +143,10 @@ def test_labels_that_are_numbers_are_categories() -> None:
     assert set(told.metadata[0]["shares"]) == {"0", "1", "2"}
 
 
-def test_images_have_mean_pictures_instead_of_columns() -> None:
+def test_pixels_are_not_told_of() -> None:
     model = MFCVAE((1, 8, 8), {"digit": GaussianMixture(3, 2)}, network=SharedMLP((8,)))
     x = (255 * np.random.default_rng(0).random((30, 1, 8, 8))).astype(np.uint8)
     explorer = Explorer(VaDEGuide(model), x)
-    told = explorer.about("digit")
-    found = explorer.guide.predict(x)["digit"]
-    pictures = explore_views.mean_pictures(explorer, told)
-    for each, picture in zip(told.clusters, pictures, strict=True):
-        mean = x[found == each["cluster"]].mean(0)[0]
-        np.testing.assert_allclose(picture, mean, atol=1)
     page = str(explore_views.clusters_view(explorer, "digit", explorer.about))
     assert "of each column" not in page
 
@@ -182,26 +173,24 @@ def test_a_moved_latent_moves_alone() -> None:
         for name, means in explorer.guide.embed(explorer.x).items()
     }
     z["digit"][0, 2] = 1.7
-    found = explorer.moved("digit", 5, {2: 1.7})
+    datum, found = explorer.moved("digit", 5, {2: 1.7})
     with torch.no_grad():
-        np.testing.assert_allclose(found.datum, explorer.model.decode(z).mean[0].numpy(), rtol=1e-5)
+        np.testing.assert_allclose(datum, explorer.model.decode(z).mean[0].numpy(), rtol=1e-5)
         proba = explorer.model.priors["digit"].log_joint(z["digit"]).softmax(-1)[0]
-    assert (found.cluster, found.probability) == (
-        int(proba.argmax()),
-        pytest.approx(float(proba.max())),
-    )
+    np.testing.assert_allclose(found, proba.numpy(), rtol=1e-5)
 
 
 def test_held_samples_differ_in_their_facet_alone() -> None:
     explorer = explorer_of(two_facets())
     z = torch.as_tensor(explorer.guide.embed(explorer.x)["style"][[6]])
     with torch.no_grad():
+        explorer.model.priors["digit"].raw_scale.fill_(-20)  # hardly any spread about the means
         means = explorer.model.priors["digit"].loc[[2]]
         expected = explorer.model.decode({"style": z, "digit": means}).mean.numpy()
     np.testing.assert_allclose(
-        explorer.samples("digit", 2, 3, 0.0, held=6), expected.repeat(3, 0), rtol=1e-5
+        explorer.samples("digit", 2, 3, held=6), expected.repeat(3, 0), atol=0.05
     )
-    assert len(np.unique(explorer.samples("digit", 2, 3, 0.0), axis=0)) > 1, (
+    assert len(np.unique(explorer.samples("digit", 2, 3), axis=0)) > 1, (
         "others are drawn where none is held"
     )
     np.testing.assert_array_equal(
@@ -227,20 +216,11 @@ def test_a_label_that_the_decoder_reads_is_swapped_and_a_choice() -> None:
 
 
 @pytest.mark.parametrize("build", [ivae, cvae], ids=["ivae", "cvae"])
-def test_without_labels_that_it_needs_a_model_can_still_be_drawn_from(
+def test_without_labels_that_it_needs_a_model_is_refused(
     build: Callable[[], FacetGuide],
 ) -> None:
-    explorer = explorer_of(build(), given={})
-    assert "needs label= besides x" in str(explorer.refusal)
-    facet = explorer.facets[0]
-    assert explorer.samples(facet, 1, 4).shape == (4, 6)
-    for view in (
-        explore_views.clusters_view(explorer, facet, explorer.about),
-        explore_views.swap_table(explorer, facet, 0, 1),
-    ):
-        assert view.className == "note"
-        assert view.children == explorer.refusal
-    assert explore_page.build_app(explorer, [], "run", {}).layout() is not None
+    with pytest.raises(ValueError, match="needs label= besides x"):
+        explorer_of(build(), given={})
 
 
 @pytest.mark.parametrize(
@@ -248,7 +228,6 @@ def test_without_labels_that_it_needs_a_model_can_still_be_drawn_from(
     [
         (lambda explorer: explorer.swaps("hue", 0, 1), "unknown facet 'hue'"),
         (lambda explorer: explorer.moved("class", 0, {0: 1e308}), "got 0 at 1e\\+308"),
-        (lambda explorer: explorer.samples("class", 0, temperature=1e308), "temperature is a"),
         (lambda explorer: explorer.samples("class", 0, seed=-1), "seed must be an integer"),
         (lambda explorer: Pictures.of(explorer.x, (-2, -3)), "each of image_shape must be"),
     ],
@@ -278,16 +257,6 @@ def test_data_that_are_no_images_are_drawn_as_bars() -> None:
     )
     grey = np.array([[[0, 51], [255, 1]]], np.uint8)
     np.testing.assert_array_equal(Pictures.of(grey)(grey), grey)
-
-
-def test_the_history_is_drawn() -> None:
-    history = [
-        {"epoch": e, "objective": 9.0 - e, "elbo": e - 9.5, "kl_z_a": 1.0, "kl_c_a": e / 2}
-        for e in (1, 2, 3)
-    ]
-    drawn = explore_views.training_view(history, ["a", "b"])
-    assert drawn.src.startswith("data:image/png;base64,")
-    assert explore_views.training_view([], ["a"]).className == "note"
 
 
 # The command
@@ -342,7 +311,7 @@ def test_what_cannot_be_explored_is_said_in_a_line(
         capsys, str(copied), "--data", str(tmp_path / "objects.npy")
     )
     np.save(tmp_path / "scalar.npy", np.array(0.5))
-    for flag in ("--data", "--label", "--group"):
+    for flag in ("--data", "--label"):
         others = [] if flag == "--data" else ["--data", str(tmp_path / "short.npy")]
         np.save(tmp_path / "short.npy", np.zeros((5, 64)))
         assert "holds a single number" in refusal(
@@ -416,9 +385,9 @@ def test_own_data_and_labels_are_shown(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", x)
     np.save(tmp_path / "label.npy", label)
     flags = ["--data", str(tmp_path / "x.npy")]
-    assert "needs label=" in str(shown(tmp_path / "run", *flags).refusal)
+    with pytest.raises(data.Refused, match="needs label="):
+        shown(tmp_path / "run", *flags)
     explorer = shown(tmp_path / "run", *flags, "--label", str(tmp_path / "label.npy"))
-    assert explorer.refusal is None
     np.testing.assert_allclose(sorted(explorer.x[:, 0]), sorted(x[:, 0]))
     np.testing.assert_array_equal(np.sort(explorer.labels["label"]), np.sort(label))
 
@@ -442,13 +411,6 @@ def test_names_of_columns_are_read_a_line_each(
         assert words in refusal(capsys, str(tmp_path / "run"), *flags)
     names.write_text("a\nb\n c c\nd\ne\n\nf\n")
     assert shown(tmp_path / "run", *flags).columns == ("a", "b", "c c", "d", "e", "f")
-
-
-def test_the_label_of_a_data_set_is_taken_where_it_has_as_many_values() -> None:
-    labels = {"hue": np.arange(8) % 4, "digit": np.arange(8) % 3}
-    np.testing.assert_array_equal(data.label_of(CVAE((6,), 3, 2), labels), labels["digit"])
-    assert data.label_of(IVAE((6,), 5, 2), labels) is None
-    assert data.label_of(vae().model, labels) is None
 
 
 def test_describe_prints_what_each_facet_is_about(
@@ -511,7 +473,7 @@ def test_every_view_in_a_browser_that_reaches_nothing_else(browser: Any, address
     assert page.wait("#Clusters .row", set(range(2, 13)))
     assert page.drawn("#Clusters .strip")
 
-    assert page.wait("#Clusters .known tbody tr", 1), "the label that is known"
+    assert page.wait("#Clusters .known tbody tr", 1), "the known label"
     assert "digit" in page.text("#Clusters .known")
 
     page.choose("view", "Swaps")
@@ -523,20 +485,12 @@ def test_every_view_in_a_browser_that_reaches_nothing_else(browser: Any, address
     page.click(".thumbnails button:nth-child(12)")  # what was A becomes B
     page.changes(".swap", before)
     assert [page.value("#input-A"), page.value("#input-B")] == ["11", "8"]
-    thumbnails = page.sources(".thumbnails img")
-    page.click("#others")
-    page.changes(".thumbnails img", thumbnails)
-
     page.choose("view", "Latents")
     assert page.wait(".latent", 3)
     page.changes("#moved", [""])
     before = page.sources("#moved")
     page.press(".latent:nth-child(2) [role=slider]", "right", 20)
     page.changes("#moved", before)
-    moved = page.sources("#moved")
-    page.click("#back")
-    page.changes("#moved", moved)
-    assert page.sources("#moved") == before
     assert page.text("#moved-says").startswith("cluster ")
 
     page.choose("view", "Samples")
@@ -550,9 +504,6 @@ def test_every_view_in_a_browser_that_reaches_nothing_else(browser: Any, address
     page.click("#choices label:nth-child(1)")
     assert page.wait("#drawn .strip", {9, 11})
 
-    page.choose("view", "Training")
-    assert page.wait("#Training .curves", 1)
-    assert page.drawn("#Training .curves")
     page.stays_quiet()
 
 
@@ -598,5 +549,6 @@ def test_tables_are_shown_for_the_rows_that_they_are_of(tmp_path: Path) -> None:
     run = SVIRunner(guide.model, guide).save(tmp_path / "run")
     np.save(tmp_path / "x.npy", np.random.default_rng(0).random((12, 6)))
     np.save(tmp_path / "fewer.npy", np.random.default_rng(0).random((11, 6)))
-    assert shown(run, "--data", str(tmp_path / "x.npy"), "--rows", "3").refusal is None
-    assert "tables for 12 rows" in str(shown(run, "--data", str(tmp_path / "fewer.npy")).refusal)
+    assert len(shown(run, "--data", str(tmp_path / "x.npy"), "--rows", "3").x) == 12
+    with pytest.raises(data.Refused, match="tables for 12 rows"):
+        shown(run, "--data", str(tmp_path / "fewer.npy"))
