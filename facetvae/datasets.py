@@ -80,8 +80,8 @@ def _idx_files(name: str, label: str, root: str | Path | None) -> Dataset:
     if not raw.is_dir():
         raise FileNotFoundError(
             f"no {name} in {data_root(root)}: the folder {name}/raw with the four idx files is "
-            "needed, as torchvision leaves it; name the folder above it by --data-root or "
-            "FACETVAE_DATA"
+            f"needed, as torchvision.datasets.{name} leaves it: give --data-root FOLDER, or "
+            "FACETVAE_DATA=FOLDER, where it is"
         )
     try:
         (train, y), (test, test_y) = (_idx_split(raw, split) for split in ("train", "t10k"))
