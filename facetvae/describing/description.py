@@ -212,7 +212,7 @@ def describe_clusters(
         key=lambda pair: 1.0 if pair[1] is None else -pair[1].share,
     )
     rows = [row.tobytes() for row in np.stack([each.values for each in own], 1)]
-    known = found.stability is not None and not np.isnan(found.stability)
+    stability = np.nan if found.stability is None else float(found.stability)
     return FacetDescription(
         facet=found.facet,
         rows=n,
@@ -222,7 +222,7 @@ def describe_clusters(
         columns_left_out=max(0, len(own) - columns),
         metadata=[_beside(each, group) for each in beside],
         certainty=_certainty(found.certainty[group >= 0]),
-        stability=float(found.stability) if known else None,
+        stability=None if np.isnan(stability) else stability,
     )
 
 
@@ -258,7 +258,7 @@ def _check_order(X: Any, metadata: Any) -> None:
 
     :raises ValueError: if two have different ones.
     """
-    indexes = {}
+    indexes: dict[str, Any] = {}
     for what, given in (("X", X), ("metadata", metadata)):
         named = isinstance(given, Mapping)
         parts = {f"{what}[{name!r}]": given[name] for name in given} if named else {what: given}
