@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,8 @@ _HOMES = (
 def __getattr__(name: str) -> Any:
     if name == "__all__":
         return sorted(each for home in _HOMES for each in _import(home).__all__)
-    if not name.startswith("_"):
+    # A module of this package is imported as it is asked for, and needs no search.
+    if not name.startswith("_") and find_spec(f"{__name__}.{name}") is None:
         for home in _HOMES:
             if name in (module := _import(home)).__all__:
                 return getattr(module, name)

@@ -122,7 +122,6 @@ def _add_data(one: argparse.ArgumentParser) -> None:
     add("run", type=Path, help="folder of a run, as SVIRunner.save writes it")
     add("--data", type=Path, metavar="FILE.npy", help="your own data")
     add("--label", metavar="NAME|FILE.npy", help="what the model takes as label=")
-    add("--group", metavar="NAME|FILE.npy", help="as group= (default: one for each row)")
     add("--columns", type=Path, metavar="FILE.txt", help="names of columns, one a line")
     add("--image-shape", **shape, help="[channels] height width of your data")
     add("--rows", type=integer(1), default=3000, help="most rows (default: 3000)")

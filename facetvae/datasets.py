@@ -79,12 +79,9 @@ def _idx_files(name: str, label: str, root: str | Path | None) -> Dataset:
     raw = data_root(root) / name / "raw"
     if not raw.is_dir():
         raise FileNotFoundError(
-            f"no {name} in {data_root(root)}: the folder {name}/raw with the four idx files, in "
-            f"torchvision's layout, is needed\n  Try one of:\n"
-            f"  - --data-root FOLDER, or FACETVAE_DATA=FOLDER, where {name} is\n"
-            f"  - torchvision.datasets.{name}(FOLDER, download=True), once, where there is a "
-            "network\n"
-            "  - --dataset digits, which needs no files"
+            f"no {name} in {data_root(root)}: the folder {name}/raw with the four idx files is "
+            f"needed, as torchvision.datasets.{name} leaves it: give --data-root FOLDER, or "
+            "FACETVAE_DATA=FOLDER, where it is"
         )
     try:
         (train, y), (test, test_y) = (_idx_split(raw, split) for split in ("train", "t10k"))

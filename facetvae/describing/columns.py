@@ -1,26 +1,23 @@
-"""Columns as a user has them: numbers, counts or categories, and what groups say of each."""
+"""Columns as a user has them: numbers or categories, and what groups say of each."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy.sparse import issparse
 
 from facetvae.describing.effects import (
     Effect,
-    Estimate,
     associated,
     mean_difference,
-    rate_ratio,
     share_intervals,
     variance_explained,
 )
-from ppl_models import Bernoulli, Categorical, Columns, Likelihood, NegativeBinomial, Poisson
+from ppl_models import Bernoulli, Categorical, Columns, Likelihood
 from ppl_models.given.arrays import plain_array
 from ppl_models.given.checks import check_one_of
 from ppl_models.given.frames import Given, Kind, column_name, given, is_frame, native_columns
@@ -53,7 +50,7 @@ class Column(ABC):
         return ~np.isnan(self.values)
 
     @abstractmethod
-    def effect(self, group: np.ndarray, confidence: float) -> Effect | None:
+    def effect(self, group: np.ndarray) -> Effect | None:
         """How much groups ``[N]`` say of it; -1 is no group."""
 
     @abstractmethod
@@ -61,44 +58,34 @@ class Column(ABC):
         """What it holds in these rows ``[N]``."""
 
     @abstractmethod
-    def of_group(self, ours: np.ndarray, others: np.ndarray, confidence: float) -> dict[str, Any]:
+    def of_group(self, ours: np.ndarray, others: np.ndarray) -> dict[str, Any]:
         """What it holds in the rows of a group, beside others."""
 
 
 @dataclass(frozen=True)
 class Numbers(Column):
-    """Numbers, in their own units; a group's mean is compared by difference."""
+    """Numbers, in their own units."""
 
     kind: ClassVar[str] = "numbers"
-    compared: ClassVar[tuple[str, Callable[..., Estimate]]] = ("difference", mean_difference)
 
-    def effect(self, group: np.ndarray, confidence: float) -> Effect | None:
+    def effect(self, group: np.ndarray) -> Effect | None:
         rows = self.observed & (group >= 0)
-        return variance_explained(self.values[rows], group[rows], confidence)
+        return variance_explained(self.values[rows], group[rows])
 
     def overall(self, rows: np.ndarray) -> dict[str, Any]:
         there = self.values[rows & self.observed]
         spread = float(there.std(ddof=1)) if len(there) > 1 else None
         return {"mean": float(there.mean()) if len(there) else None, "deviation": spread}
 
-    def of_group(self, ours: np.ndarray, others: np.ndarray, confidence: float) -> dict[str, Any]:
+    def of_group(self, ours: np.ndarray, others: np.ndarray) -> dict[str, Any]:
         here, there = (self.values[rows & self.observed] for rows in (ours, others))
-        name, compare = self.compared
-        value, interval = compare(here, there, confidence)
+        value, interval = mean_difference(here, there)
         return {
             "observed": len(here),
             "mean": float(here.mean()) if len(here) else None,
-            name: value,
+            "difference": value,
             "interval": None if interval is None else list(interval),
         }
-
-
-@dataclass(frozen=True)
-class Counts(Numbers):
-    """Counts, whose means are rates and are compared by ratio."""
-
-    kind: ClassVar[str] = "counts"
-    compared: ClassVar[tuple[str, Callable[..., Estimate]]] = ("ratio", rate_ratio)
 
 
 @dataclass(frozen=True)
@@ -118,22 +105,18 @@ class Categories(Column):
         np.add.at(table, (self.values[rows].astype(int), group[rows]), 1)
         return table
 
-    def effect(self, group: np.ndarray, confidence: float) -> Effect | None:
-        return associated(self.table(group), confidence)
+    def effect(self, group: np.ndarray) -> Effect | None:
+        return associated(self.table(group))
 
     def overall(self, rows: np.ndarray) -> dict[str, Any]:
         counts = self._counts(rows)
         return {"shares": self._by_level(counts / max(1, counts.sum()))}
 
-    def of_group(self, ours: np.ndarray, others: np.ndarray, confidence: float) -> dict[str, Any]:
+    def of_group(self, ours: np.ndarray, others: np.ndarray) -> dict[str, Any]:
         counts = self._counts(ours)
         n = int(counts.sum())
-        intervals = share_intervals(counts, max(1, n), confidence)
-        return {
-            "observed": n,
-            "shares": self._by_level(counts / max(1, n)),
-            "intervals": self._by_level(intervals) if n else None,
-        }
+        intervals = self._by_level(share_intervals(counts, n)) if n else None
+        return {"observed": n, **self.overall(ours), "intervals": intervals}
 
     def _counts(self, rows: np.ndarray) -> np.ndarray:
         codes = self.values[rows & self.observed].astype(int)
@@ -143,27 +126,15 @@ class Categories(Column):
         return dict(zip(self.levels, values.tolist(), strict=True))
 
 
-#: Kinds of columns, by name.
-KINDS: dict[str, type[Column]] = {each.kind: each for each in (Numbers, Counts, Categories)}
-
-# What columns with these likelihoods are, whatever their values.
-OF_LIKELIHOODS: dict[type[Likelihood], type[Column]] = {
-    Bernoulli: Categories,
-    Categorical: Categories,
-    NegativeBinomial: Counts,
-    Poisson: Counts,
-}
-
-
 def kinds_of(likelihood: Likelihood) -> dict[str, str]:
     """Kinds of the columns whose likelihood says what they are, by name."""
     if not isinstance(likelihood, Columns):
         return {}
-    named = zip(likelihood.names, likelihood, strict=True)
-    kinds = {
-        name: OF_LIKELIHOODS.get(type(each)) if each.discrete else Numbers for name, each in named
+    return {
+        name: Categories.kind if each.discrete else Numbers.kind
+        for name, each in zip(likelihood.names, likelihood, strict=True)
+        if not each.discrete or isinstance(each, Bernoulli | Categorical)
     }
-    return {name: kind.kind for name, kind in kinds.items() if kind is not None}
 
 
 def are_counts(values: np.ndarray) -> bool:
@@ -189,12 +160,12 @@ def columns_of(what: str, given: Any, kinds: Mapping[str, str] | None = None) ->
 
     :param what: the argument's name, for messages.
     :param kinds: kinds of some columns by name; others follow their values.
-    :raises ValueError: if a column is of dates or the like, has infinite values, or is one of
-        names rather than categories; or if a kind or the column that it is given for is unknown.
+    :raises ValueError: if a column is of dates or the like, or has infinite values; or if a kind or
+        the column that it is given for is unknown.
     """
     kinds = {column_name(name): kind for name, kind in (kinds or {}).items()}
     for kind in kinds.values():
-        check_one_of("a kind", kind, KINDS)
+        check_one_of("a kind", kind, (Numbers.kind, Categories.kind))
     named = named_columns(given)
     if named is None and kinds:
         raise ValueError(f"kinds are of columns with names: give {what} as a data frame or mapping")
@@ -203,15 +174,6 @@ def columns_of(what: str, given: Any, kinds: Mapping[str, str] | None = None) ->
     if named is None:
         return _entries(what, plain_array(given, what))
     return [_column(what, name, each, kinds.get(name)) for name, each in named.items()]
-
-
-def with_names(rows: Any, names: Iterable[Any] | None) -> Any:
-    """Rows to describe: a frame as it is; else numbers ``[N, D]``, by name if they have names."""
-    if is_frame(rows):
-        return rows
-    if issparse(rows):
-        rows = rows.toarray()
-    return rows if names is None else dict(zip(map(str, names), rows.T, strict=True))
 
 
 def named_columns(given: Any) -> dict[str, Any] | None:
@@ -245,8 +207,8 @@ def _entries(what: str, X: np.ndarray) -> list[Column]:
 def _column(what: str, name: str, values: Any, kind: str | None) -> Column:
     """One column.
 
-    :param kind: one of ``KINDS``; by default strings, categories, truths, zeros and ones are
-        categories, whole numbers that vary as much as counts do counts, and others numbers.
+    :param kind: by default strings, categories, truths, zeros and ones are categories, and others
+        numbers.
     """
     if len(shape := np.shape(values)) != 1:
         raise ValueError(
@@ -260,22 +222,15 @@ def _column(what: str, name: str, values: Any, kind: str | None) -> Column:
         )
     numbers = None if kind == Categories.kind else _numbers(column, kind is not None)
     if numbers is None:
-        if kind in (Numbers.kind, Counts.kind):
-            raise ValueError(f"{called} is no column of {kind}: leave its kind out")
-        return _categories(called, column, said=kind is not None)
+        if kind == Numbers.kind:
+            raise ValueError(f"{called} is no column of numbers: leave its kind out")
+        return _categories(called, column)
     if np.isinf(numbers).any():
         raise ValueError(f"{called} has infinite values: drop these rows")
-    there = numbers[~np.isnan(numbers)]
-    whole = bool((there == np.floor(there)).all())
-    if kind == Counts.kind and not (whole and (there >= 0).all()):
-        raise ValueError(f"{called} has values that are no counts: 0, 1, 2, ...")
-    if kind is None and np.isin(there, (0, 1)).all():
-        truths = Given(name, Kind.NUMBERS, numbers, np.isnan(numbers))
-        return _categories(called, truths, said=False)
-    if kind is None:
-        many = whole and len(np.unique(there)) > FEW_VALUES
-        kind = Counts.kind if many and are_counts(there) else Numbers.kind
-    return KINDS[kind](name, numbers)
+    gaps = np.isnan(numbers)
+    if kind is None and np.isin(numbers[~gaps], (0, 1)).all():
+        return _categories(called, Given(name, Kind.NUMBERS, numbers, gaps))
+    return Numbers(name, numbers)
 
 
 def _numbers(column: Given, asked: bool) -> np.ndarray | None:
@@ -291,18 +246,12 @@ def _numbers(column: Given, asked: bool) -> np.ndarray | None:
         return None
 
 
-def _categories(called: str, column: Given, said: bool) -> Categories:
-    """Categories, also if they are as many as names where the user or the model ``said`` so."""
+def _categories(called: str, column: Given) -> Categories:
     there = column.there.tolist()
     try:
         order = column.levels()
     except TypeError as error:
         raise ValueError(f"{called} holds objects of type {column.types[0]}: drop it") from error
-    if not said and are_names(len(order), len(there)):
-        raise ValueError(
-            f"{called} has {len(order)} different values in {len(there)} rows, which are names "
-            "rather than categories: drop it, or convert it to numbers"
-        )
     place = {level: code for code, level in enumerate(order)}
     codes = np.full(len(column.gaps), np.nan)
     codes[~column.gaps] = [place[each] for each in there]

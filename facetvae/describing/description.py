@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score
+from sklearn.metrics import adjusted_rand_score
 
 from facetvae.describing.columns import Categories, Column, columns_of, named_columns
+from facetvae.describing.effects import CONFIDENCE, Effect
 from inference.markdown import plain, table
-from ppl_models.given.arrays import plain_array
-from ppl_models.given.checks import check_count, check_kind, number
+from ppl_models.given.checks import check_count, check_kind
 
 __all__ = ["FacetClusters", "FacetDescription", "describe_clusters"]
 
@@ -71,12 +70,9 @@ class FacetDescription:
     :ivar facet: its name.
     :ivar rows: number of rows.
     :ivar left_out: number of rows that belong to no cluster.
-    :ivar confidence: level of all intervals.
     :ivar clusters: for each cluster with rows ``cluster`` (its number), ``size``, ``share`` of
         the rows that belong to any, ``certainty`` (mean of the largest probability), ``exemplars``
-        (numbers of its most typical rows, the most typical first, no two of the same values) and,
-        for data without named columns, ``mean`` and ``mean_of_others``, that of the other clusters'
-        rows.
+        (numbers of its most typical rows, the most typical first, no two of the same values).
     :ivar columns: the columns that the clusters explain most of, the most first.
     :ivar columns_left_out: number of further columns.
     :ivar metadata: the same of each column that the model has not seen, all of them.
@@ -88,7 +84,6 @@ class FacetDescription:
     facet: str
     rows: int
     left_out: int
-    confidence: float
     clusters: list[dict[str, Any]]
     columns: list[dict[str, Any]]
     columns_left_out: int
@@ -98,7 +93,7 @@ class FacetDescription:
 
     def as_dict(self) -> dict[str, Any]:
         """All of it, as JSON holds it; a copy."""
-        return {each.name: copy.deepcopy(getattr(self, each.name)) for each in fields(self)}
+        return asdict(self)
 
     def to_markdown(self) -> str:
         """A page to read."""
@@ -115,11 +110,15 @@ class FacetDescription:
         ]
         lines = [f"# {plain(self.facet)}: {len(self.clusters)} clusters of {self.rows} rows", ""]
         lines += [self.certainty_text(), "", table(heads, clusters)]
-        explained = "Columns, by how much the clusters explain"
-        lines += _columns_table(explained, self.columns, self)
+        level = f"(intervals: {100 * CONFIDENCE:g} %)"
+        if self.columns:
+            title = f"## Columns, by how much the clusters explain {level}"
+            lines += ["", title, "", columns_table(self.columns)]
         if self.columns_left_out:
             lines += ["", f"{self.columns_left_out} further columns are explained less."]
-        lines += _columns_table("Columns that the model has not seen", self.metadata, self)
+        if self.metadata:
+            title = f"## Columns that the model has not seen {level}"
+            lines += ["", title, "", columns_table(self.metadata)]
         return "\n".join(lines) + "\n"
 
     def certainty_text(self) -> str:
@@ -149,30 +148,26 @@ def describe_clusters(
     *,
     exemplars: int = 5,
     columns: int = 20,
-    confidence: float = 0.95,
     kinds: Mapping[str, str] | None = None,
 ) -> FacetDescription:
     r"""Describe a facet's clusters in the words of the data's columns.
 
     An entry of ``columns`` or ``metadata`` has the column's name as ``column``, its ``kind``
-    (``"numbers"``, ``"counts"``, ``"categories"``), ``observed`` and ``missing`` rows, ``effect``
-    (the share of it that the clusters explain, less what chance explains on average, in [0, 1])
-    with its ``interval``, ``beyond_chance`` (whether that interval excludes 0), ``measure`` and
-    ``raw``, the measure as it is in these rows: eta squared, or Cramer's V. ``effect`` is ``None``
+    (``"numbers"``, ``"categories"``), ``observed`` and ``missing`` rows, ``effect`` (the share of
+    it that the clusters explain, less what chance explains on average, in [0, 1]) with its
+    ``interval``, and ``beyond_chance`` (whether that interval excludes 0). ``effect`` is ``None``
     where there are fewer than two groups.
 
     - Numbers have ``mean`` and ``deviation``, and for each cluster ``mean`` and ``difference`` from
       the mean of all other rows with Welch's ``interval``, in the column's units.
-    - Counts have the ``ratio`` of the cluster's mean count to that of all other rows.
     - Categories have ``shares``, and for each cluster ``shares`` with Wilson's ``intervals``.
-      Metadata of categories also have ``adjusted_mutual_information``, ``adjusted_rand`` and the
-      contingency ``table`` by category and cluster.
+      Metadata of categories also have ``adjusted_rand`` and the contingency ``table`` by category
+      and cluster.
 
-    Clusters were found in the very columns that they are compared in, so that they differ there
-    even in data without any groups: the intervals describe the clusters and test nothing. Of
-    rows that the model was not fitted to they say how far the differences are found again, and of
-    ``metadata``, which it has not seen, whether clusters go with them. They are intervals of one
-    column each: at 95 %, of 40 columns without any relation one is ``beyond_chance`` on average.
+    Clusters differ in the columns that they were found in even if there are no groups: there the
+    intervals describe and test nothing. Of new rows they say how far the differences are found
+    again, and of ``metadata``, which the model has not seen, whether clusters go with them. They
+    are of one column each, at 95 %: of 40 unrelated columns one is ``beyond_chance`` on average.
 
     :param found: what the model says of the rows.
     :param X: the rows, in the units to describe them in: a data frame, a mapping of names to
@@ -182,7 +177,6 @@ def describe_clusters(
         in its order; what has no index goes by place.
     :param exemplars: most rows to name of each cluster.
     :param columns: most columns to describe.
-    :param confidence: of all intervals.
     :param kinds: kinds of some columns by name; others follow their values.
     :raises ValueError: if lengths or indexes differ, there are no rows, or a column is not
         understood.
@@ -201,8 +195,6 @@ def describe_clusters(
     """
     check_count("exemplars", exemplars)
     check_count("columns", columns)
-    if not 0 < number(confidence) < 1:
-        raise ValueError(f"confidence must be between 0 and 1, such as 0.95, got {confidence!r}")
     n = _checked(found)
     own, beside = columns_of("X", X, kinds), _metadata(metadata)
     if not own:
@@ -216,21 +208,19 @@ def describe_clusters(
     _check_order(X, metadata)
     group = found.group
     ranked = sorted(
-        ((_explained(each, group, confidence), each) for each in own),
-        key=lambda pair: 1.0 if pair[0]["effect"] is None else -pair[0]["effect"],
+        ((each, each.effect(group)) for each in own),
+        key=lambda pair: 1.0 if pair[1] is None else -pair[1].share,
     )
     rows = [row.tobytes() for row in np.stack([each.values for each in own], 1)]
     stability = np.nan if found.stability is None else float(found.stability)
-    means = _means(plain_array(X, "X"), group) if named_columns(X) is None else {}
     return FacetDescription(
         facet=found.facet,
         rows=n,
         left_out=int((group < 0).sum()),
-        confidence=float(confidence),
-        clusters=[_cluster(found, k, rows, exemplars) | means.get(k, {}) for k in _in_use(group)],
-        columns=[told | _by_cluster(each, group, confidence) for told, each in ranked[:columns]],
+        clusters=[_cluster(found, k, rows, exemplars) for k in _in_use(group)],
+        columns=[_told(each, effect, group) for each, effect in ranked[:columns]],
         columns_left_out=max(0, len(own) - columns),
-        metadata=[_beside(each, group, confidence) for each in beside],
+        metadata=[_beside(each, group) for each in beside],
         certainty=_certainty(found.certainty[group >= 0]),
         stability=None if np.isnan(stability) else stability,
     )
@@ -268,19 +258,15 @@ def _check_order(X: Any, metadata: Any) -> None:
 
     :raises ValueError: if two have different ones.
     """
-    indexed = [
-        (what, each.index)
-        for what, given in (("X", X), ("metadata", metadata))
-        for what, each in (
-            [(f"{what}[{name!r}]", column) for name, column in given.items()]
-            if isinstance(given, Mapping)
-            else [(what, given)]
-        )
-        if hasattr(getattr(each, "index", None), "equals")
-    ]
-    for what, index in indexed[1:]:
-        first, ours = indexed[0]
-        if not ours.equals(index):
+    indexes: dict[str, Any] = {}
+    for what, given in (("X", X), ("metadata", metadata)):
+        named = isinstance(given, Mapping)
+        parts = {f"{what}[{name!r}]": given[name] for name in given} if named else {what: given}
+        found = {name: getattr(each, "index", None) for name, each in parts.items()}
+        indexes |= {name: index for name, index in found.items() if hasattr(index, "equals")}
+    first = next(iter(indexes), "")
+    for what, index in indexes.items():
+        if not index.equals(indexes[first]):
             raise ValueError(
                 f"{what} has other rows than {first}, or has them in another order: give "
                 f"{what}.loc[{first}.index], or {what}.set_axis({first}.index) if they are the "
@@ -292,48 +278,36 @@ def _in_use(group: np.ndarray) -> list[int]:
     return np.unique(group[group >= 0]).tolist()
 
 
-def _explained(column: Column, group: np.ndarray, confidence: float) -> dict[str, Any]:
-    """How much the clusters explain of a column."""
-    effect = column.effect(group, confidence)
-    observed = int((column.observed & (group >= 0)).sum())
+def _told(column: Column, effect: Effect | None, group: np.ndarray) -> dict[str, Any]:
+    """What the clusters explain of a column, and what it holds in each."""
+    among = group >= 0
+    observed = int((column.observed & among).sum())
     return {
         "column": column.name,
         "kind": column.kind,
         "observed": observed,
-        "missing": int((group >= 0).sum()) - observed,
+        "missing": int(among.sum()) - observed,
         "effect": None if effect is None else effect.share,
         "interval": None if effect is None else list(effect.interval),
         "beyond_chance": None if effect is None else effect.beyond_chance,
-        "measure": None if effect is None else effect.measure,
-        "raw": None if effect is None else effect.raw,
-        **column.overall(group >= 0),
-    }
-
-
-def _by_cluster(column: Column, group: np.ndarray, confidence: float) -> dict[str, Any]:
-    among = group >= 0
-    return {
+        **column.overall(among),
         "clusters": [
-            {"cluster": k, **column.of_group(group == k, among & (group != k), confidence)}
+            {"cluster": k, **column.of_group(group == k, among & (group != k))}
             for k in _in_use(group)
-        ]
+        ],
     }
 
 
-def _beside(column: Column, group: np.ndarray, confidence: float) -> dict[str, Any]:
+def _beside(column: Column, group: np.ndarray) -> dict[str, Any]:
     """A column that the model has not seen."""
-    told = _explained(column, group, confidence) | _by_cluster(column, group, confidence)
+    told = _told(column, column.effect(group), group)
     if not isinstance(column, Categories):
         return told
     rows = column.observed & (group >= 0)
-    codes, clusters = column.values[rows], group[rows]
+    alike = adjusted_rand_score(column.values[rows], group[rows])
     by_level = column.table(group)[:, _in_use(group)].tolist()
-    scores = adjusted_mutual_info_score, adjusted_rand_score
-    # Of no rows both would be 1.
-    shared, alike = (float(score(codes, clusters)) if rows.any() else None for score in scores)
     return told | {
-        "adjusted_mutual_information": shared,
-        "adjusted_rand": alike,
+        "adjusted_rand": float(alike) if rows.any() else None,  # of no rows it would be 1
         "table": dict(zip(column.levels, by_level, strict=True)),
     }
 
@@ -355,23 +329,6 @@ def _cluster(
     }
 
 
-def _means(X: np.ndarray, group: np.ndarray) -> dict[int, dict[str, list[Any]]]:
-    """Means ``[...]`` of each cluster's rows and of the other clusters', of what is observed."""
-    sums: dict[int, np.ndarray] = {}
-    seen: dict[int, np.ndarray] = {}
-    for k in _in_use(group):
-        ours = X[group == k].astype(float)
-        sums[k], seen[k] = np.nansum(ours, 0), (~np.isnan(ours)).sum(0)
-
-    def mean(of: Sequence[int]) -> list[Any]:
-        total, number = (sum((each[k] for k in of), np.zeros(X.shape[1:])) for each in (sums, seen))
-        told = (total / np.maximum(1, number)).astype(object)
-        told[number == 0] = None
-        return told.tolist()
-
-    return {k: {"mean": mean([k]), "mean_of_others": mean([*sums.keys() - {k}])} for k in sums}
-
-
 def _certainty(largest: np.ndarray) -> dict[str, Any]:
     if not len(largest):
         return {"mean": None, "unsure": None}
@@ -381,32 +338,26 @@ def _certainty(largest: np.ndarray) -> dict[str, Any]:
 # As a page to read
 
 
-def _columns_table(
-    title: str, columns: Sequence[Mapping[str, Any]], description: FacetDescription
-) -> list[str]:
-    if not columns:
-        return []
-    clusters = [f"cluster {each['cluster']}" for each in description.clusters]
-    title = f"## {title} (intervals: {100 * description.confidence:g} %)"
+def columns_table(columns: Sequence[Mapping[str, Any]]) -> str:
+    """A table in Markdown of a description's columns: what the clusters explain of each, and what
+    it holds in each cluster.
+    """
+    clusters = [f"cluster {each['cluster']}" for each in columns[0]["clusters"]]
     heads = ["column", "explained", "interval", *clusters]
-    return ["", title, "", table(heads, [_column_cells(each) for each in columns])]
+    return table(heads, [_column_cells(each) for each in columns])
 
 
 def _column_cells(column: Mapping[str, Any]) -> list[str]:
     name, between = f"{column['column']}", column["interval"]
-    if column.get("adjusted_mutual_information") is not None:
-        name += f" (AMI {column['adjusted_mutual_information']:.2f})"
+    if column.get("adjusted_rand") is not None:
+        name += f" (ARI {column['adjusted_rand']:.2f})"
     explained = "-" if column["effect"] is None else f"{100 * column['effect']:.0f} %"
     interval = "-" if between is None else f"{100 * between[0]:.0f} to {100 * between[1]:.0f} %"
-    return [name, explained, interval, *(told_of(column, each) for each in column["clusters"])]
+    return [name, explained, interval, *(_said(column, each) for each in column["clusters"])]
 
 
-def told_of(column: Mapping[str, Any], cluster: Mapping[str, Any]) -> str:
-    """What a column says of a cluster, in a few words.
-
-    :param column: an entry of a description's columns.
-    :param cluster: an entry of its ``"clusters"``.
-    """
+def _said(column: Mapping[str, Any], cluster: Mapping[str, Any]) -> str:
+    """What a column says of a cluster, in a few words."""
     if not cluster["observed"]:
         return "not observed"
     if column["kind"] == "categories":
@@ -416,11 +367,10 @@ def told_of(column: Mapping[str, Any], cluster: Mapping[str, Any]) -> str:
             f"{level} {100 * shares[level]:.0f} % (of all {100 * overall[level]:.0f} %)"
             for level in order[:MOST_LEVELS]
         )
-    counts = column["kind"] == "counts"
-    value, interval = cluster["ratio" if counts else "difference"], cluster["interval"]
+    value, interval = cluster["difference"], cluster["interval"]
     if value is None:
         return number_text(cluster["mean"])
-    sign = "x" if counts else "" if value < 0 else "+"
+    sign = "" if value < 0 else "+"
     within = "" if interval is None else f", {' to '.join(map(number_text, interval))}"
     return f"{number_text(cluster['mean'])} ({sign}{number_text(value)}{within})"
 

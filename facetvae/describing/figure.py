@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from facetvae.describing import FacetDescription
 from facetvae.describing.description import number_text
-from inference.figures.drawing import image_rows, is_image, label_axes, new_figure, styles
+from inference.figures.drawing import label_axes, new_figure, styles
 from ppl_models.given.checks import check_count, check_kind
 
 __all__ = ["describe_figure"]
@@ -25,11 +25,8 @@ def describe_figure(description: FacetDescription, columns: int = 4) -> Figure:
 
     At the left, the share of each column that the clusters explain, with its interval; columns
     that the model has not seen have open markers. Then a panel for each of the first columns:
-    means of each cluster with the interval of its difference from the other rows (numbers), of
-    its ratio to them (counts), or shares of each category (categories). Black lines are all rows
-    together.
-
-    Of images it shows each cluster's mean, and that less the mean of the other rows.
+    means of each cluster with the interval of its difference from the other rows (numbers), or
+    shares of each category (categories). Black lines are all rows together.
 
     :param columns: panels, at most, beside that of the explained shares.
     :raises ValueError: if ``description`` is no description, or its clusters explain nothing,
@@ -55,8 +52,6 @@ def describe_figure(description: FacetDescription, columns: int = 4) -> Figure:
             f"{description.facet!r} has {len(description.clusters)} clusters with rows: there is "
             "nothing to tell apart"
         )
-    if all(is_image(np.shape(each.get("mean", 0.0))) for each in description.clusters):
-        return _mean_images(description)
     panels = told[:columns] + beside[: max(0, columns - len(told))]
     lines = max(6, len(told) + len(beside), len(description.clusters))
     figure, axes = new_figure(3.2 + 2.3 * len(panels), 1.4 + 0.22 * lines, 1, 1 + len(panels))
@@ -66,22 +61,6 @@ def describe_figure(description: FacetDescription, columns: int = 4) -> Figure:
         (_categories if each["kind"] == "categories" else _means)(ax, each)
         ax.set_title(_shortened(each["column"]), fontsize=9)
     return figure
-
-
-def _mean_images(description: FacetDescription) -> Figure:
-    clusters = description.clusters
-    means, others = (  # an entry never seen is NaN
-        np.array([each[name] for each in clusters], float) for name in ("mean", "mean_of_others")
-    )
-    low, high = np.nanmin(means), np.nanmax(means)
-    differing = means - others
-    most = np.abs(np.nan_to_num(differing)).max() or 1.0
-    rows = {
-        "mean": (means - low) / ((high - low) or 1.0),
-        "less the others'": 0.5 + differing / (2 * most),
-    }
-    title = f"{description.facet}: clusters {', '.join(str(each['cluster']) for each in clusters)}"
-    return image_rows(rows, means.shape[1:], len(clusters), title, "")
 
 
 def _explained(ax: Axes, columns: Sequence[Mapping[str, Any]], seen: int, facet: str) -> None:
@@ -100,26 +79,17 @@ def _explained(ax: Axes, columns: Sequence[Mapping[str, Any]], seen: int, facet:
 
 
 def _means(ax: Axes, column: Mapping[str, Any]) -> None:
-    """Means, with the interval of the difference from the other rows, or of the ratio to them,
-    about each.
-    """
-    counts = column["kind"] == "counts"
+    """Means, each with the interval of its difference from the other rows about it."""
     for row, each, look in _of_clusters(column):
         if each["mean"] is None:
             continue
         if each["interval"] is not None:
-            ends = np.array(each["interval"])
-            ends = (
-                each["mean"] / each["ratio"] * ends
-                if counts
-                else each["mean"] - each["difference"] + ends
-            )
+            ends = each["mean"] - each["difference"] + np.array(each["interval"])
             ax.plot(ends, [row, row], color=look["color"], linewidth=1.4)
         ax.plot([each["mean"]], [row], markersize=5, **look)
     ax.axvline(column["mean"], color="black", linewidth=0.8)
     _name_rows(ax, [f"cluster {each['cluster']}" for each in column["clusters"]])
-    what = "mean count" if counts else "mean"
-    label_axes(ax, f"{what} (line: {number_text(column['mean'])})", "")
+    label_axes(ax, f"mean (line: {number_text(column['mean'])})", "")
 
 
 def _categories(ax: Axes, column: Mapping[str, Any]) -> None:

@@ -450,7 +450,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         :param X: rows, as for :meth:`predict`.
         :param metadata: further columns of the same rows, a data frame or a mapping of names to
             columns, to compare the clusters with.
-        :param options: ``exemplars``, ``columns`` and ``confidence``, as there.
+        :param options: ``exemplars`` and ``columns``, as there.
         :raises ValueError: if the facet is unknown, or rows or columns do not fit.
 
         Example:

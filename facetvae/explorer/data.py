@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from reprlib import Repr
+from typing import Any
 
 import numpy as np
 from numpy.lib.format import open_memmap
@@ -16,15 +16,12 @@ from facetvae.datasets import DATASETS, Dataset
 from facetvae.explorer.explorer import Explorer
 from guides.grouped import TableGuide
 from inference import SVIRunner
-from ppl_models import CVAE, IVAE, FacetModel
 
 __all__ = ["Opened", "Refused", "open_run"]
 
 # How far above a run's folder the description may lie that names its data: examples of many runs
 # have one for all.
 LEVELS_UP = 2
-# Text of others is repeated up to this length.
-LONGEST = 200
 
 Loaders = Mapping[str, Callable[[Path | None], Dataset]]
 
@@ -54,45 +51,40 @@ def open_run(
     *,
     data: Path | None = None,
     label: str | None = None,
-    group: str | None = None,
     columns: Path | None = None,
     image_shape: Sequence[int] | None = None,
     rows: int = 3000,
     data_root: Path | None = None,
     seed: int = 0,
     device: str = "cpu",
-    datasets: Loaders | None = None,
+    datasets: Loaders = DATASETS,
 ) -> Opened:
     """A run and the data to show: the user's own, or the test split of the data set that it names.
 
     :param run: folder of a run, as :meth:`~inference.SVIRunner.save` writes it.
     :param data: file of the user's data; by default the run's data set, found by its name.
     :param label: what the model takes as ``label=``: a label of the data set, or a file.
-    :param group: what it takes as ``group=``, in the same way; by default one for each datum.
     :param columns: file of names of the columns, one a line.
     :param image_shape: shape in which to draw the user's data.
     :param rows: most rows to show.
     :param data_root: where data sets are.
     :param seed: of the rows.
     :param device: to compute on.
-    :param datasets: what loads a data set, by name; by default
-        :data:`~facetvae.datasets.DATASETS`.
+    :param datasets: what loads a data set, by name.
     :raises Refused: if the run or its data cannot be loaded, or do not fit one another.
     """
     try:
         if not os.path.isdir(run):
-            raise ValueError(
-                f"there is no folder {shortened(str(run))}: give one that a run was saved in"
-            )
+            raise ValueError(f"there is no folder {shortened(run)}: give one of a saved run")
         runner = SVIRunner.load(run, device=device)
         if data is None:
-            found = named_data(run, data_root, datasets or DATASETS)
+            found = named_data(run, data_root, datasets)
             name, x, labels = found.name, found.test, dict(found.test_labels)
             image_shape = found.image_shape
         else:
             name, x, labels = data.name, read_array(data), {}
         x = fitting(x, runner.model.x_shape)
-        given = given_beside(runner, x, labels, {"label": label, "group": group})
+        given = given_beside(runner, x, labels, label)
         # A table has a row for each datum.
         most = len(x) if "row" in given else rows
         some = np.random.default_rng(seed).permutation(len(x))[:most]
@@ -123,52 +115,38 @@ def fitting(x: np.ndarray, x_shape: tuple[int, ...]) -> np.ndarray:
 
 
 def given_beside(
-    runner: SVIRunner,
-    x: np.ndarray,
-    labels: dict[str, np.ndarray],
-    asked: Mapping[str, str | None],
+    runner: SVIRunner, x: np.ndarray, labels: dict[str, np.ndarray], wanted: str | None
 ) -> dict[str, np.ndarray]:
-    """What the model takes beside x; labels that are read from files become known, too.
+    """What the model takes beside x: the label that is wanted. Integers that are read from a file
+    become a known label, too.
 
     :raises ValueError: if there is no such label or file, or it has another number of entries.
     """
-    guide, given = runner.guide, {}
-    for name, wanted in asked.items():
-        if wanted is None:
-            continue
-        if wanted not in labels and not os.path.isfile(wanted):
-            raise ValueError(
-                f"--{name} {shortened(wanted)}: there is no such file, and the labels of the data "
-                f"are {list(labels)}"
-            )
-        values = labels[wanted] if wanted in labels else read_array(Path(wanted))
-        if len(values) != len(x):
-            raise ValueError(f"--{name} has {len(values)} entries, and there are {len(x)} data")
-        given[name] = values
-        if wanted not in labels and values.ndim == 1 and values.dtype.kind in "iu":
-            labels[name] = values
-    if "label" not in given and (label := label_of(runner.model, labels)) is not None:
-        given["label"] = label
+    guide = runner.guide
     if isinstance(guide, TableGuide) and len(guide.group_of_row) == len(x):
         return {"group": guide.group_of_row.cpu().numpy(), "row": np.arange(len(x))}
-    return {name: each for name, each in given.items() if name in guide.takes}
+    if wanted is None:
+        return {}
+    if wanted not in labels:
+        if not os.path.isfile(wanted):
+            raise ValueError(
+                f"--label {shortened(wanted)}: there is no such file, and the labels of the data "
+                f"are {list(labels)}"
+            )
+        label = read_array(Path(wanted))
+        if len(label) != len(x):
+            raise ValueError(f"--label has {len(label)} entries, and there are {len(x)} data")
+        if label.ndim == 1 and label.dtype.kind in "iu":
+            labels["label"] = label
+    else:
+        label = labels[wanted]
+    return {"label": label} if "label" in guide.takes else {}
 
 
-def label_of(model: FacetModel, labels: Mapping[str, np.ndarray]) -> np.ndarray | None:
-    """The first label with as many values as a model was built for that cannot do without one, if
-    there is any.
-    """
-    if not isinstance(model, IVAE | CVAE):
-        return None
-    fitting = (each for each in labels.values() if each.max() + 1 == model.num_label_features)
-    return next(fitting, None)
-
-
-def existing(path: Path, what: str) -> Path:
+def check_file(path: Path) -> None:
     """:raises ValueError: if it is no file, such as a device that never ends."""
     if not os.path.isfile(path):
-        raise ValueError(f"there is no file {shortened(str(path))}: give one {what}")
-    return path
+        raise ValueError(f"there is no file {shortened(path)}")
 
 
 def read_array(path: Path) -> np.ndarray:
@@ -176,7 +154,7 @@ def read_array(path: Path) -> np.ndarray:
 
     :raises ValueError: if there is none, or it is a single number.
     """
-    existing(path, "that numpy.save wrote")
+    check_file(path)
     try:
         with np.errstate(all="raise"):
             array = open_memmap(path, mode="r")
@@ -185,9 +163,7 @@ def read_array(path: Path) -> np.ndarray:
             f"{path} cannot be read as an array that numpy.save wrote: {one_line(error)}"
         ) from None
     if array.ndim == 0:
-        raise ValueError(
-            f"{path} holds a single number: an array with an entry per datum is needed"
-        )
+        raise ValueError(f"{path} holds a single number: an entry per datum is needed")
     return array
 
 
@@ -196,8 +172,9 @@ def read_names(path: Path) -> list[str]:
 
     :raises ValueError: if there is no such file, or it is not text.
     """
+    check_file(path)
     try:
-        lines = existing(path, "with a name a line").read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} cannot be read as text: {one_line(error)}") from None
     return [line.strip() for line in lines if line.strip()]
@@ -214,9 +191,7 @@ def named_data(run: Path, data_root: Path | None, datasets: Loaders) -> Dataset:
         )
     found = datasets[known](data_root)
     if found.name != name:
-        raise ValueError(
-            f"the run's data are {name!r}, and {found.name!r} was found: see --data-root"
-        )
+        raise ValueError(f"the run's data are {name!r}, but {found.name!r} is in --data-root")
     return found
 
 
@@ -225,24 +200,17 @@ def data_name(folder: Path) -> str:
 
     :raises ValueError: if there is none, or it says nothing.
     """
-    for place in [folder.resolve(), *folder.resolve().parents[:LEVELS_UP]]:
-        if (place / "run.json").is_file():
-            try:
-                return str(json.loads((place / "run.json").read_text())["data"])
-            except (OSError, ValueError, KeyError, TypeError, RecursionError):
-                raise ValueError(
-                    f"{place / 'run.json'} does not say which data the run is on: give --data "
-                    "FILE.npy"
-                ) from None
-    raise ValueError(
-        f"{folder} does not say which data the run is on (no run.json): give --data FILE.npy"
-    )
+    places = (folder.resolve(), *folder.resolve().parents[:LEVELS_UP])
+    files = [place / "run.json" for place in places if (place / "run.json").is_file()]
+    try:
+        return str(json.loads(files[0].read_text())["data"])
+    except (OSError, LookupError, ValueError, TypeError, RecursionError):
+        said = f"{files[0]} does not say" if files else f"{folder} has no run.json, which says"
+        raise ValueError(f"{said} which data the run is on: give --data FILE.npy") from None
 
 
-def shortened(text: str) -> str:
-    short = Repr()
-    short.maxstring = LONGEST
-    return short.repr(text)
+def shortened(text: Any) -> str:
+    return f"{str(text)!r:.200}"
 
 
 def one_line(error: Exception) -> str:

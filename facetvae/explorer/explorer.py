@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -17,17 +16,16 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from facetvae.describing import FacetClusters, FacetDescription, describe_clusters
-from facetvae.describing.columns import are_names, kinds_of, with_names
+from facetvae.describing.columns import kinds_of
 from facetvae.explorer.pictures import Pictures
 from guides.base import FacetGuide, check_guide
 from inference.evaluation.clusters import latents_of_cluster
 from inference.randomness import seeded
-from ppl_models.columns import Columns
 from ppl_models.given.checks import check_count, check_one_of, check_seed, is_index, number
 from ppl_models.modes import evaluating
 from ppl_models.priors import ClassBlocks, Flat
 
-__all__ = ["Axis", "Explorer", "Moved"]
+__all__ = ["Axis", "Explorer"]
 
 # Most latents to vary at once.
 MAX_AXES = 16
@@ -47,15 +45,6 @@ class Axis:
     value: float
 
 
-@dataclass(frozen=True)
-class Moved:
-    """A decoded datum ``[*x_shape]``, and the most probable cluster of its facet's latent."""
-
-    datum: np.ndarray
-    cluster: int | None
-    probability: float | None
-
-
 class Explorer:
     """A fitted guide with some data, for exploration.
 
@@ -65,8 +54,7 @@ class Explorer:
     :param guide: a fitted guide of any model.
     :param x: data ``[N, *x_shape]``.
     :param given: inputs of the model other than x, one entry per datum. Without ``group``, each
-        datum is a group of its own. If another input is missing, only queries that need no
-        posterior are available.
+        datum is a group of its own.
     :param labels: known labels of the data, integers ``[N]`` by name.
     :param image_shape: shape in which to draw a datum; see
         :class:`~facetvae.explorer.pictures.Pictures`.
@@ -103,33 +91,14 @@ class Explorer:
                     f"label {name!r} has shape {values.shape}, but there are {len(self.x)} data"
                 )
         self.columns = self._check_columns(columns)
-        self._lock = RLock()
-        self._given = dict(given or {})
+        given = dict(given or {})
         if "group" in guide.takes:
-            self._given.setdefault("group", np.arange(len(self.x)))
-        #: why there are no posteriors; ``None`` if there are
-        self.refusal = self._look_at_data()
-        self.pictures = Pictures.of(self.x, image_shape)
-
-    def _look_at_data(self) -> str | None:
-        """Compute the posteriors, which many queries use.
-
-        :returns: what is missing for this, or ``None``.
-        """
-        self._means: dict[str, Tensor] = {}
-        self._proba: dict[str, np.ndarray] = {}
-        self._beside: dict[str, Tensor] = {}
-        try:
-            means = self.guide.embed(self.x, **self._given)
-        except ValueError as error:
-            if all(name in self._given and name != "group" for name in self.guide.takes):
-                raise
-            return f"{error}."
+            given.setdefault("group", np.arange(len(self.x)))
+        means = guide.embed(self.x, **given)
         self._means = {name: torch.as_tensor(z) for name, z in means.items()}
-        if self.model.inferred:
-            self._proba = self.guide.predict_proba(self.x, **self._given)
-        self._beside = self.guide.decoder_given(self.x, self._given)
-        return None
+        self._proba = guide.predict_proba(self.x, **given) if self.model.inferred else {}
+        self._beside = guide.decoder_given(self.x, given)
+        self.pictures = Pictures.of(self.x, image_shape)
 
     # Contents
 
@@ -167,7 +136,6 @@ class Explorer:
         :raises ValueError: if the facet is unknown, or its clusters are not inferred.
         """
         prior = self.model.prior(facet)
-        self._check_posterior()
         if not self._has_components(facet):
             raise ValueError(f"{facet} has no clusters: its prior is {type(prior).__name__}.")
         if facet not in self._proba:
@@ -180,28 +148,19 @@ class Explorer:
             with self._asking():
                 z = self._means[facet].to(self.model.gates)
                 typicality = prior.log_joint(z).cpu().numpy()
-        labels = {
-            name: values.astype(str)
-            for name, values in self.labels.items()
-            if not are_names(len(np.unique(values)), len(values))
-        }
-        flat = self.x.reshape(len(self.x), -1)
-        return describe_clusters(
-            FacetClusters(facet, self._proba[facet], typicality),
-            self.x if self.columns is None else with_names(flat, self.columns),
-            labels,
-            exemplars=exemplars,
-            kinds=self._kinds(),
-        )
+        labels = {name: values.astype(str) for name, values in self.labels.items()}
+        rows: Any = self.x
+        if self.columns is not None:
+            flat = self.x.reshape(len(self.x), -1)
+            rows = dict(zip(self.columns, flat.T, strict=True))
+        found = FacetClusters(facet, self._proba[facet], typicality)
+        return describe_clusters(found, rows, labels, exemplars=exemplars, kinds=self._kinds())
 
     def _kinds(self) -> dict[str, str]:
         """Kinds of columns that the likelihood knows, by the names shown."""
-        likelihood = self.model.likelihood
-        if self.columns is None or not isinstance(likelihood, Columns):
-            return {}
-        kinds = kinds_of(likelihood)
-        named = zip(likelihood.names, self.columns, strict=True)
-        return {shown: kinds[own] for own, shown in named if own in kinds}
+        kinds, own = kinds_of(self.model.likelihood), getattr(self.model.likelihood, "names", ())
+        shown = dict(zip(own, self.columns or (), strict=False))
+        return {shown[name]: kind for name, kind in kinds.items()}
 
     def swaps(self, facet: str, first: int, second: int) -> np.ndarray:
         """Two data with one facet exchanged, decoded.
@@ -210,7 +169,6 @@ class Explorer:
             and all else by column.
         :raises ValueError: if the facet is unknown, or a row does not exist.
         """
-        self._check_posterior()
         self.model.prior(facet)
         pair = torch.tensor([self._check_row(row) for row in (first, second)])
         own, others = pair.repeat_interleave(2), pair.repeat(2)
@@ -224,7 +182,6 @@ class Explorer:
 
         :raises ValueError: if the facet is unknown, or the row does not exist.
         """
-        self._check_posterior()
         self._check_row(row)
         prior, z = self.model.prior(facet), self._means[facet].numpy()
         candidates = np.arange(prior.dim)
@@ -239,13 +196,16 @@ class Explorer:
             for j in np.sort(telling).tolist()
         ]
 
-    def moved(self, facet: str, row: int, values: Mapping[int, float]) -> Moved:
+    def moved(
+        self, facet: str, row: int, values: Mapping[int, float]
+    ) -> tuple[np.ndarray, np.ndarray | None]:
         """A datum decoded with some latents of a facet set to ``values``, by index.
 
+        :returns: the datum ``[*x_shape]``, and the probabilities ``[K]`` of the clusters of the
+            facet's latent, if it has any.
         :raises ValueError: if the facet, row or latent does not exist, or a value is not a finite
             number in single precision.
         """
-        self._check_posterior()
         prior = self.model.prior(facet)
         z = {name: means[self._check_row(row)][None].clone() for name, means in self._means.items()}
         for j, value in values.items():
@@ -256,23 +216,20 @@ class Explorer:
             z[facet][0, j] = number(value)
         datum = self._decode(z, {name: each[[row]] for name, each in self._beside.items()})[0]
         if facet not in self.model.inferred or isinstance(prior, ClassBlocks):
-            return Moved(datum, None, None)
+            return datum, None
         with self._asking():
-            proba = prior.log_joint(z[facet]).softmax(-1)[0]
-        return Moved(datum, int(proba.argmax()), float(proba.max()))
+            return datum, prior.log_joint(z[facet]).softmax(-1)[0].cpu().numpy()
 
     def samples(
         self,
         facet: str,
         choice: int | None = None,
         n: int = 10,
-        temperature: float = 1.0,
         held: int | None = None,
         seed: int = 0,
     ) -> np.ndarray:
         """Draws ``[n, *x_shape]`` of one of a facet's :meth:`choices`, or of its whole prior.
 
-        :param temperature: factor on the standard deviation within components.
         :param held: a row whose other parts are used in all draws; by default they are drawn as
             well.
         :raises ValueError: if the facet, choice or row does not exist, or the prior cannot be drawn
@@ -280,10 +237,6 @@ class Explorer:
         """
         check_count("n", n)
         check_seed("seed", seed)
-        if not 0 <= number(temperature) <= MAX_FLOAT:
-            raise ValueError(
-                f"temperature is a factor on deviations and must be at least 0, got {temperature!r}"
-            )
         if isinstance(self.model.prior(facet), Flat):
             raise ValueError(
                 f"{type(self.model).__name__} has no prior to draw from: it encodes and decodes "
@@ -294,7 +247,6 @@ class Explorer:
         cluster = choice if self._has_components(facet) else None
         given, others = {}, None
         if held is not None:
-            self._check_posterior()
             row = [self._check_row(held)]
             others = {name: z[row].to(self.model.gates) for name, z in self._means.items()}
             if self.num_classes and cluster is None:
@@ -302,16 +254,16 @@ class Explorer:
         if choice is not None and cluster is None:
             given = {"label": torch.full((n,), choice)}
         with self._asking(seed):
-            z = latents_of_cluster(self.model, facet, cluster, n, temperature, others)
+            z = latents_of_cluster(self.model, facet, cluster, n, held=others)
             return self._decode(z, self.model.draw_given(n, facet, cluster, given))
 
     # Helpers
 
     @contextmanager
     def _asking(self, seed: int | None = None) -> Iterator[None]:
-        """Answer one query at a time, in evaluation mode, with draws from ``seed`` if given."""
+        """Answer one query at a time, with draws from ``seed`` if given."""
         streams = nullcontext() if seed is None else seeded(seed, self.model.gates.device)
-        with self._lock, torch.no_grad(), evaluating(self.guide), streams:
+        with torch.no_grad(), evaluating(self.guide), streams:
             yield
 
     def _decode(self, z: Mapping[str, Tensor], beside: Mapping[str, Any]) -> np.ndarray:
@@ -330,10 +282,6 @@ class Explorer:
                 f"{len(set(names))} in {len(names)}"
             )
         return names
-
-    def _check_posterior(self) -> None:
-        if self.refusal is not None:
-            raise ValueError(self.refusal)
 
     def _check_row(self, row: int) -> int:
         if not is_index(row, len(self.x)):

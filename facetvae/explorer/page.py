@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
-import numpy as np
 from dash import ALL, Dash, Input, Output, State, ctx, dcc, html, no_update
 from flask import Response, abort, request
 
 from facetvae.explorer.explorer import Explorer
-from facetvae.explorer.requests import (
-    HELD,
-    MAX_TEMPERATURE,
-    SLOTS,
-    THUMBNAILS,
-    validate_requests,
-)
+from facetvae.explorer.requests import HELD, SLOTS, validate_requests
 from facetvae.explorer.views import (
     clusters_view,
     moved_picture,
@@ -27,31 +19,23 @@ from facetvae.explorer.views import (
     sample_rows,
     slider_list,
     swap_table,
-    tile_size,
-    training_view,
 )
 
 # The views by name, as the rail lists them, and what each says of itself.
 VIEWS = {
     "Clusters": "The most typical data of each cluster, the surest first, and what tells the "
-    "clusters apart. The line in each bar is a 95 % interval. It describes: clusters were found in "
-    "such data.",
+    "clusters apart. Intervals (95 %) describe: clusters were found in such data.",
     "Swaps": "Two inputs, and what can be made of them: the facet is taken from one of them, all "
     "else from one of them. The last two inputs that were clicked are A and B.",
     "Latents": "Start from input A and move its latents one by one; the other facets stay.",
     "Samples": "Draws from the prior of one facet, cluster by cluster.",
-    "Training": "The run's history. ELBO and KL in nats per datum, every weight at 1.",
 }
-WITH_INPUTS = ("Swaps", "Latents", "Samples")
-SHOWN_CHOICES = 10
+SHOWN_CHOICES, THUMBNAILS = 10, 60
 
 
-def build_app(
-    explorer: Explorer, history: Sequence[Mapping[str, Any]], title: str, facts: Mapping[str, str]
-) -> Dash:
+def build_app(explorer: Explorer, title: str, facts: Mapping[str, str]) -> Dash:
     """The page as an application that serves all it needs itself.
 
-    :param history: of the run.
     :param title: the run's name.
     :param facts: what is said of the run beside its name.
     """
@@ -66,10 +50,9 @@ def build_app(
         add_log_handler=False,
     )
     app.layout = lambda: layout(explorer, title, facts)
-    answer_views(app, explorer, history)
+    answer_menus(app, explorer)
     answer_inputs(app, explorer)
-    answer_latents(app, explorer)
-    answer_samples(app, explorer)
+    answer_views_of_inputs(app, explorer)
     keep_to_itself(app)
     validate_requests(app, explorer, list(VIEWS))
     return app
@@ -105,170 +88,120 @@ def keep_to_itself(app: Dash) -> None:
         return response
 
 
-def radio(name: str, options: Sequence[Any], value: Any, className: str) -> dcc.RadioItems:
-    return dcc.RadioItems(options, value, id=name, className=className)
-
-
 def layout(explorer: Explorer, title: str, facts: Mapping[str, str]) -> html.Div:
-    deepest = explorer.facets[-1]
-    facets = [html.H2("Facet"), radio("facet", explorer.facets, deepest, "menu")]
+    facets = dcc.RadioItems(explorer.facets, explorer.facets[-1], id="facet", className="menu")
     known = [each for name, fact in facts.items() for each in (html.Dt(name), html.Dd(fact))]
-    rail = html.Aside(
-        [
-            html.P("FacetVAE explorer", className="mark"),
-            html.H1(title),
-            html.Dl(known),
-            html.H2("View"),
-            radio("view", list(VIEWS), "Clusters", "menu"),
-            html.Div(facets, id="facets"),
-        ],
-        className="rail",
-    )
-    body = html.Main(
-        [
-            html.Header([html.H2(id="heading"), html.P(id="lead")]),
-            inputs(explorer),
-            html.Section(dcc.Loading(html.Div(id="told"), type="dot"), id="Clusters"),
-            html.Section(id="Swaps"),
-            latents(),
-            samples(),
-            html.Section(id="Training"),
-        ]
-    )
-    return html.Div([rail, body], className="page", style=tile_size(explorer))
+    rail = [
+        html.P("FacetVAE explorer", className="mark"),
+        html.H1(title),
+        html.Dl(known),
+        html.H2("View"),
+        dcc.RadioItems(list(VIEWS), "Clusters", id="view", className="menu"),
+        html.H2("Facet"),
+        facets,
+    ]
+    picture = html.Img(id="moved", className="large", alt="decoded")
+    latents = [
+        html.Figure([picture, html.Figcaption(id="moved-says")]),
+        html.Div(id="sliders", className="sliders"),
+    ]
+    body = [
+        html.Header([html.H2(id="heading"), html.P(id="lead")]),
+        inputs(explorer),
+        html.Section(dcc.Loading(html.Div(id="told"), type="dot"), id="Clusters"),
+        html.Section(id="Swaps"),
+        html.Section(latents, id="Latents", className="side-by-side"),
+        html.Section([samples_controls(), html.Div(id="drawn")], id="Samples"),
+    ]
+    return html.Div([html.Aside(rail, className="rail"), html.Main(body)], className="page")
 
 
 def inputs(explorer: Explorer) -> html.Section:
     """Where inputs are chosen that swaps, latents and samples start from: a click makes A, and what
     was A becomes B.
     """
-    last, slots = len(explorer.x) - 1, []
-    for j, letter in enumerate(SLOTS):
-        place: dict[str, Any] = {"min": 0, "max": last, "step": 1, "value": min(j, last)}
-        slot = [
-            html.Span(letter, className="letter"),
-            html.Img(id=f"picture-{letter}", className="slot-picture", alt=f"input {letter}"),
-            dcc.Input(id=f"input-{letter}", type="number", **place),
-        ]
-        slots.append(html.Div(slot, id=f"slot-{letter}", className="slot"))
-    others = html.Button("Other inputs", id="others", className="quiet")
-    side = html.Div([*slots, others], className="slots")
-    return html.Section([side, html.Div(id="thumbnails", className="thumbnails")], id="inputs")
-
-
-def latents() -> html.Section:
-    picture = html.Img(id="moved", className="large", alt="decoded")
-    shown = [
-        html.Figure([picture, html.Figcaption(id="moved-says")]),
-        html.Button("Back to the input", id="back", className="quiet"),
+    last = len(explorer.x) - 1
+    slots = [
+        html.Div(
+            [
+                html.Span(letter, className="letter"),
+                html.Img(id=f"picture-{letter}", className="slot-picture", alt=f"input {letter}"),
+                dcc.Input(
+                    min(j, last), type="number", id=f"input-{letter}", min=0, max=last, step=1
+                ),
+            ],
+            id=f"slot-{letter}",
+            className="slot",
+        )
+        for j, letter in enumerate(SLOTS)
     ]
-    sliders = html.Div(id="sliders", className="sliders")
-    parts = [html.Div(shown, className="shown"), sliders]
-    return html.Section(parts, id="Latents", className="side-by-side")
+    thumbnails = [
+        html.Button(
+            html.Img(src=png(picture), alt=f"input {row}"),
+            id={"type": "thumbnail", "place": row},
+            title=f"{row}",
+        )
+        for row, picture in enumerate(explorer.pictures(explorer.x[:THUMBNAILS]))
+    ]
+    sides = html.Div(slots, className="slots"), html.Div(thumbnails, className="thumbnails")
+    return html.Section(sides, id="inputs")
 
 
-def samples() -> html.Section:
+def samples_controls() -> html.Div:
     says = ("other facets drawn", "other facets held as in A")
     others = [{"label": each, "value": value} for value, each in zip(HELD, says, strict=True)]
     chips = dcc.Checklist([], [], id="choices", className="chips", inline=True)
-    slider = dcc.Slider(
-        0,
-        MAX_TEMPERATURE,
-        0.05,
-        value=1,
-        marks={0: "0", 0.5: "0.5", 1: "1", 1.5: "1.5"},
-        id="temperature",
-        allow_direct_input=False,
-    )
     controls = [
         html.Div([html.Span("Clusters, or labels"), chips], id="choose-clusters"),
-        html.Div([html.Span("Temperature"), slider], className="control"),
-        radio("held", others, "drawn", "pair"),
+        dcc.RadioItems(others, "drawn", id="held", className="pair"),
         html.Button("Draw anew", id="anew", className="quiet"),
     ]
-    drawn = html.Div(id="drawn")
-    return html.Section([html.Div(controls, className="controls"), drawn], id="Samples")
+    return html.Div(controls, className="controls")
 
 
 # What clicks ask
 
 
-def once(ask: Callable[..., Any]) -> Callable[..., Any]:
-    """Each answer is computed once, also if several browsers ask for it at the same time."""
-    lock, known = Lock(), cache(ask)
-
-    def answer(*args: Any) -> Any:
-        with lock:
-            return known(*args)
-
-    return answer
-
-
-def answer_views(app: Dash, explorer: Explorer, history: Sequence[Mapping[str, Any]]) -> None:
-    """The views that need no inputs chosen."""
+def answer_menus(app: Dash, explorer: Explorer) -> None:
+    """What is shown of a facet: a view, and the inputs that it needs."""
 
     @app.callback(
         [Output(view, "hidden") for view in VIEWS],
         Output("inputs", "hidden"),
-        Output("facets", "hidden"),
+        Output("slot-B", "hidden"),
         Output("heading", "children"),
         Output("lead", "children"),
-        Output("slot-B", "hidden"),
         Input("view", "value"),
         Input("facet", "value"),
         Input("held", "value"),
     )
     def show(view: str, facet: str, held: str) -> tuple[Any, ...]:
-        of_one = view != "Training"
-        needed = view in WITH_INPUTS and (view != "Samples" or held == "held")
-        heading = [facet, html.Small(view.lower())] if of_one else view
-        return (
-            *(each != view for each in VIEWS),
-            not needed or explorer.refusal is not None,
-            not of_one,
-            heading,
-            VIEWS[view],
-            view != "Swaps",
-        )
+        needed = view in ("Swaps", "Latents") or (view == "Samples" and held == "held")
+        heading = [facet, html.Small(view.lower())]
+        hidden = [each != view for each in VIEWS]
+        return (*hidden, not needed, view != "Swaps", heading, VIEWS[view])
 
-    described, trained = once(explorer.about), once(lambda: training_view(history, explorer.facets))
+    described = cache(explorer.about)
 
     @app.callback(Output("told", "children"), Input("view", "value"), Input("facet", "value"))
     def clusters(view: str, facet: str) -> Any:
         return clusters_view(explorer, facet, described) if view == "Clusters" else no_update
 
-    @app.callback(Output("Training", "children"), Input("view", "value"))
-    def training(view: str) -> Any:
-        return trained() if view == "Training" else no_update
-
 
 def answer_inputs(app: Dash, explorer: Explorer) -> None:
-    """Choosing inputs, and the views that combine two of them."""
-    n = len(explorer.x)
-
-    @app.callback(Output("thumbnails", "children"), Input("others", "n_clicks"))
-    def thumbnails(clicks: int | None) -> list[Any]:
-        rows = (np.arange(min(THUMBNAILS, n)) + THUMBNAILS * (clicks or 0)) % n
-        return [
-            html.Button(
-                html.Img(src=png(picture), alt=f"input {row}"),
-                id={"type": "thumbnail", "row": int(row)},
-                title=f"{row}",
-            )
-            for row, picture in zip(rows, explorer.pictures(explorer.x[rows]), strict=True)
-        ]
+    """Choosing inputs, and the choices of a facet's draws."""
 
     @app.callback(
         Output("input-A", "value"),
         Output("input-B", "value"),
-        Input({"type": "thumbnail", "row": ALL}, "n_clicks"),
+        Input({"type": "thumbnail", "place": ALL}, "n_clicks"),
         State("input-A", "value"),
         prevent_initial_call=True,
     )
     def choose(clicks: list[int | None], before: int | None) -> tuple[Any, Any]:
-        if not any(clicks) or not ctx.triggered_id:  # thumbnails that have just been drawn
+        if not ctx.triggered_id:
             return no_update, no_update
-        return ctx.triggered_id["row"], before
+        return ctx.triggered_id["place"], before
 
     for letter in SLOTS:
 
@@ -277,25 +210,27 @@ def answer_inputs(app: Dash, explorer: Explorer) -> None:
             return png(explorer.pictures(explorer.x[[row]])[0]) if row is not None else no_update
 
     @app.callback(
-        Output("Swaps", "children"),
-        Input("view", "value"),
+        Output("choices", "options"),
+        Output("choices", "value"),
+        Output("choose-clusters", "hidden"),
         Input("facet", "value"),
-        Input("input-A", "value"),
-        Input("input-B", "value"),
     )
+    def choices(facet: str) -> tuple[list[Any], list[int], bool]:
+        there = explorer.choices(facet)
+        options = [{"label": str(k), "value": k} for k in sorted(there)]
+        return options, sorted(there[:SHOWN_CHOICES]), not there
+
+
+def answer_views_of_inputs(app: Dash, explorer: Explorer) -> None:
+    """Swaps of two inputs, latents of one, and draws, which may hold one."""
+    view, facet, row = (Input(name, "value") for name in ("view", "facet", "input-A"))
+
+    @app.callback(Output("Swaps", "children"), view, facet, row, Input("input-B", "value"))
     def swaps(view: str, facet: str, first: int | None, second: int | None) -> Any:
         return swap_table(explorer, facet, first, second) if view == "Swaps" else no_update
 
-
-def answer_latents(app: Dash, explorer: Explorer) -> None:
-    @app.callback(
-        Output("sliders", "children"),
-        Input("view", "value"),
-        Input("facet", "value"),
-        Input("input-A", "value"),
-        Input("back", "n_clicks"),
-    )
-    def sliders(view: str, facet: str, row: int | None, clicks: Any) -> Any:
+    @app.callback(Output("sliders", "children"), view, facet, row)
+    def sliders(view: str, facet: str, row: int | None) -> Any:
         return slider_list(explorer, facet, row) if view == "Latents" else no_update
 
     @app.callback(
@@ -314,33 +249,19 @@ def answer_latents(app: Dash, explorer: Explorer) -> None:
         except ValueError as error:  # such as sliders of the facet that was shown before
             return no_update, str(error)
 
-
-def answer_samples(app: Dash, explorer: Explorer) -> None:
-    @app.callback(
-        Output("choices", "options"),
-        Output("choices", "value"),
-        Output("choose-clusters", "hidden"),
-        Input("facet", "value"),
-    )
-    def choices(facet: str) -> tuple[list[Any], list[int], bool]:
-        there = explorer.choices(facet)
-        options = [{"label": str(k), "value": k} for k in sorted(there)]
-        return options, sorted(there[:SHOWN_CHOICES]), not there
-
     @app.callback(
         Output("drawn", "children"),
-        Input("view", "value"),
+        view,
         Input("choices", "value"),
-        Input("temperature", "value"),
         Input("held", "value"),
-        Input("input-A", "value"),
+        row,
         Input("anew", "n_clicks"),
         State("facet", "value"),
     )
     def drawn(
-        view: str, chosen: Any, t: float, held: str, row: int | None, clicks: Any, facet: str
+        view: str, chosen: Any, held: str, row: int | None, clicks: int | None, facet: str
     ) -> Any:
         if view != "Samples":
             return no_update
         kept = row if held == "held" else None
-        return sample_rows(explorer, facet, sorted(set(chosen)), t, kept, clicks or 0)
+        return sample_rows(explorer, facet, sorted(set(chosen)), kept, clicks or 0)

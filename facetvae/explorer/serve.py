@@ -31,7 +31,7 @@ def serving(opened: Opened, port: int) -> Iterator[BaseWSGIServer]:
         "Data": f"{opened.data}, {len(explorer.x):,} of {opened.count:,}",
         "Trained": f"{runner.epoch} epochs, {runner.step:,} steps",
     }
-    app = build_app(explorer, runner.history, opened.title, facts)
+    app = build_app(explorer, opened.title, facts)
     # A line for each request says nothing to the user.
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     with socket.socket() as place:

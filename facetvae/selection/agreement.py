@@ -150,20 +150,18 @@ def _checked_runs(
         {name: np.asarray(as_numbers(each, name).cpu()) for name, each in run.items()}
         for run in runs
     ]
-    shapes = {each.shape for run in checked for each in run.values()}
+    found = [(name, each) for run in checked for name, each in run.items()]
+    shapes = {each.shape for _, each in found}
     if len(shapes) > 1 or any(len(shape) != 1 or not shape[0] for shape in shapes):
         raise ValueError(
             "clusters must be [N], of the same data in all runs and facets, got shapes "
             f"{sorted(shapes)}"
         )
-    for name, each in (pair for run in checked for pair in run.items()):
+    for name, each in found:
         if each.dtype.kind not in "bui":
-            raise ValueError(
-                f"clusters of facet {name!r} must be integers, got {each.dtype}: give a guide's "
-                "predict"
-            )
+            raise ValueError(f"clusters of facet {name!r} must be integers, got {each.dtype}")
     names = [list(run) for run in checked]
-    if len({len(each) if not same_names else frozenset(each) for each in names}) > 1:
+    if len({frozenset(each) if same_names else len(each) for each in names}) > 1:
         raise ValueError(
             f"runs must have the same facets, or as many where these are matched, got {names}"
         )
@@ -185,11 +183,9 @@ def _matched(
     """The partitions of ``other`` by the names of the reference's: the assignment with the highest
     sum of ARIs, and this sum.
     """
-    found = list(other.values())
+    names, found = list(reference), list(other.values())
     agreement = [[adjusted_rand_score(a, b) for b in found] for a in reference.values()]
     scores = np.reshape(agreement, (len(found), len(found)))  # also of no facets
     rows, columns = linear_sum_assignment(scores, maximize=True)
-    names = list(reference)
-    return {names[i]: found[j] for i, j in zip(rows, columns, strict=True)}, scores[
-        rows, columns
-    ].sum()
+    matched = {names[i]: found[j] for i, j in zip(rows, columns, strict=True)}
+    return matched, scores[rows, columns].sum()

@@ -1,14 +1,9 @@
-"""How many facets and clusters: comparison of candidates on held-out data, without labels.
-
-The held-out ELBO chooses, by a rule that prefers a smaller candidate if the difference may be
-chance. Agreement of seeds, clusters in use and redundant facets say whether the choice can be
-trusted.
-"""
+"""How many facets and clusters: comparison of candidates on held-out data, without labels."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,12 +23,11 @@ from inference.evaluation.bounds import elbo_per_datum, mutual_information
 from inference.randomness import seeded
 from inference.runner import SVIRunner
 from ppl_models.given.arrays import as_numbers
-from ppl_models.given.checks import check_kind, check_seed, check_size
+from ppl_models.given.checks import check_kind, check_size
 
 __all__ = ["FittedRun", "Selection", "select_model"]
 
 Fitted = SVIRunner | FacetGuide
-Candidate = Callable[[int], Fitted] | Sequence[Fitted]
 
 
 @dataclass(frozen=True)
@@ -155,16 +149,8 @@ class Selection:
         return mean_and_deviation([run.redundancy for run in self.runs[name]])
 
     def __str__(self) -> str:
-        heads = (
-            "",
-            "held-out ELBO",
-            "to the best",
-            "stability",
-            "clusters in use",
-            "I(x; c)",
-            "redundancy",
-        )
-        rows = [heads, *(self._row(name) for name in self.runs)]
+        heads = "held-out ELBO", "to the best", "stability", "clusters in use", "I(x; c)"
+        rows = [("", *heads, "redundancy"), *map(self._row, self.runs)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
         best = f"the smallest within one standard error of the best, {self.best}"
@@ -188,11 +174,9 @@ class Selection:
 
 
 def select_model(
-    candidates: Mapping[str, Candidate],
+    candidates: Mapping[str, Sequence[Fitted]],
     x: ArrayLike | Tensor,
-    seeds: Sequence[int] = range(5),
     num_draws: int = 20,
-    threshold: float = 0.01,
     match: bool = False,
     **given: Any,
 ) -> Selection:
@@ -200,22 +184,20 @@ def select_model(
 
     The rule: choose the smallest candidate whose held-out ELBO is within one standard error of the
     best one's, where the error is that of their difference. The ELBO has all weights at 1, whatever
-    weights a candidate was trained with.
+    weights a candidate was trained with. Agreement of seeds, clusters in use and redundant facets
+    say whether the choice can be trusted.
 
     All candidates must have the same likelihood and the same form of x: otherwise their ELBOs bound
     different quantities. The comparison includes how well each posterior family fits its candidate.
 
-    :param candidates: by name, **from the smallest to the largest**: functions that take a seed and
-        return a fitted runner or guide, called once for each of ``seeds``; or sequences of fitted
-        runners or guides, equally many for each candidate.
+    :param candidates: fitted runners or guides, one for each seed, by name, **from the smallest
+        candidate to the largest**; equally many for each.
     :param x: held-out data, ``[N, *x_shape]``, without labels.
-    :param seeds: for candidates that are functions.
     :param num_draws: draws of the latents for the ELBO; their noise is part of the standard errors.
-    :param threshold: of :func:`clusters_in_use`.
     :param match: whether facets may be in a different order for each seed.
     :param given: inputs of the models other than x, one entry per datum.
-    :raises ValueError: before any candidate is built, if candidates, seeds or numbers are invalid;
-        later, if the data do not fit or a fitted parameter is not finite.
+    :raises ValueError: if candidates or numbers are invalid, the data do not fit, or a fitted
+        parameter is not finite.
 
     Example:
         >>> import numpy as np
@@ -228,21 +210,22 @@ def select_model(
         ...     model = VAE((6,), dim, network=SharedMLP((8,)))
         ...     runner = SVIRunner(model, VaDEGuide(model), seed=seed)
         ...     return runner.fit(x[:30], epochs=2, progress=False)
-        >>> candidates = {f"{d} latents": lambda seed, d=d: build(d, seed) for d in (1, 2)}
-        >>> select_model(candidates, x[30:], seeds=range(2), num_draws=5).chosen in candidates
+        >>> candidates = {f"{d} latents": [build(d, seed) for seed in (0, 1)] for d in (1, 2)}
+        >>> select_model(candidates, x[30:], num_draws=5).chosen in candidates
         True
     """
-    seeds = _check_candidates(candidates, seeds)
+    if not isinstance(candidates, Mapping) or not candidates:
+        raise ValueError(
+            'candidates must be lists of fitted runs by name, such as {"2 facets": runs}, got '
+            f"{candidates!r:.60}"
+        )
+    guides = {name: _guides_of(name, fitted) for name, fitted in candidates.items()}
     check_size("num_draws", num_draws)
-    clusters_in_use([[1.0]], threshold)
     as_numbers(x, "x")
-    runs = {}
-    for name, candidate in candidates.items():
-        fitted = map(candidate, seeds) if callable(candidate) else candidate
-        runs[name] = [
-            _look_at(_guide_of(name, each), x, num_draws, threshold, given) for each in fitted
-        ]
-        _check_runs(name, runs[name])  # before the next ones are fitted
+    runs = {
+        name: [_look_at(guide, x, num_draws, given) for guide in each]
+        for name, each in guides.items()
+    }
     return Selection(runs, match)
 
 
@@ -268,11 +251,7 @@ def _check_runs(name: str, runs: Sequence[FittedRun]) -> None:
 
 
 def _look_at(
-    guide: FacetGuide,
-    x: ArrayLike | Tensor,
-    num_draws: int,
-    threshold: float,
-    given: Mapping[str, Any],
+    guide: FacetGuide, x: ArrayLike | Tensor, num_draws: int, given: Mapping[str, Any]
 ) -> FittedRun:
     with seeded(0, guide.model.gates.device):
         by_datum = elbo_per_datum(guide.model, guide, x, num_draws, **given)
@@ -280,56 +259,25 @@ def _look_at(
     return FittedRun(
         elbo=by_datum,
         partitions={name: each.argmax(-1) for name, each in proba.items()},
-        in_use={name: clusters_in_use(each, threshold) for name, each in proba.items()},
+        in_use={name: clusters_in_use(each) for name, each in proba.items()},
         effective={name: effective_clusters(each) for name, each in proba.items()},
         mutual_information=mutual_information(guide, x, **given),
     )
 
 
-def _check_candidates(candidates: Any, seeds: Any) -> list[int]:
-    """Validate seeds and candidates, and return the seeds.
-
-    :raises ValueError: if not.
-    """
-    if not isinstance(candidates, Mapping) or not candidates:
-        raise ValueError(
-            'candidates must be functions of a seed, or fitted runs, by name, such as {"2 facets": '
-            f"build}}, got {candidates!r:.60}"
-        )
-    listed = isinstance(seeds, Sequence) and not isinstance(seeds, str)
-    if not listed or not 0 < len(seeds) == len(set(seeds)):
-        raise ValueError(
-            f"seeds must be different integers in a sequence, such as range(5), got {seeds!r}"
-        )
-    counts = {}
-    for name, candidate in candidates.items():
-        of_runs = isinstance(candidate, Sequence)
-        right = (
-            len(candidate) and all(isinstance(each, Fitted) for each in candidate)
-            if of_runs  # a guide can be called, but is not a function of a seed
-            else callable(candidate) and not isinstance(candidate, Fitted)
-        )
-        if not right:
-            raise ValueError(
-                f"candidate {name!r} must be a function of a seed, or runners or guides in a "
-                f"sequence, got {type(candidate).__name__}"
-            )
-        counts[name] = len(candidate) if of_runs else len(seeds)
-    if len(set(counts.values())) > 1:
-        raise ValueError(f"each candidate must have the same number of runs, got {counts}")
-    return [check_seed("each of seeds", seed) for seed in seeds]
-
-
-def _guide_of(name: str, fitted: Any) -> FacetGuide:
-    needed = "a fitted runner or guide"
-    check_kind(f"what candidate {name!r} gives", fitted, (SVIRunner, FacetGuide), needed)
-    guide = fitted.guide if isinstance(fitted, SVIRunner) else fitted
-    if not all(bool(parameter.isfinite().all()) for parameter in guide.parameters()):
+def _guides_of(name: str, candidate: Any) -> list[FacetGuide]:
+    """:raises ValueError: if a candidate is no sequence of runs, or a run failed."""
+    needed = "runners or guides in a sequence"
+    check_kind(f"candidate {name!r}", candidate, Sequence, needed)
+    for each in candidate:
+        check_kind(f"each of candidate {name!r}", each, (SVIRunner, FacetGuide), needed)
+    guides = [each.guide if isinstance(each, SVIRunner) else each for each in candidate]
+    if not all(bool(value.isfinite().all()) for guide in guides for value in guide.parameters()):
         raise ValueError(
             f"candidate {name!r} has parameters that are not finite: its training failed, "
             "leave it out"
         )
-    return guide
+    return guides
 
 
 def _cell(mean: float, deviation: float, digits: int) -> str:

@@ -66,7 +66,7 @@ DESCRIBING = of(
     ("shape: vector", lambda: describing(np.arange(6.0)), "X must have a row for each datum, got"),
     ("empty: no columns", lambda: describing({}), "X has no columns: give the rows with those"),
     ("range: exemplars", lambda: describing(exemplars=0), f"exemplars {COUNT}, got 0"),
-    ("range: confidence", lambda: describing(confidence=1), "confidence must be between 0 and 1"),
+    ("range: columns", lambda: describing(columns=-1), f"columns {COUNT}, got -1"),
     ("unknown: kind", lambda: describing(kinds={"x0": "real"}), "a kind must be one of"),
     ("type: found", lambda: describe_clusters(LABEL, X), "found must be FacetClusters"),
     (
@@ -96,11 +96,6 @@ DESCRIBING = of(
         r"column 'day' of metadata holds dates of the dtype datetime64\[D\]: give numbers",
     ),
     (
-        "misfit: names",
-        lambda: describing(np.zeros((12, 1)), {"name": list("abcdefghijkl")}, n=12),
-        "12 different values in 12 rows, which are names rather than categories: drop it",
-    ),
-    (
         "nan: infinity",
         lambda: describing(metadata={"age": [1.0, 2, 3, 4, 5, float("inf")]}),
         "column 'age' of metadata has infinite values",
@@ -120,33 +115,38 @@ def select(candidates: Any, x: Any = X, **options: Any) -> Any:
 SELECTION = [
     *of(
         "select_model",
-        ("empty: candidates", lambda: select({}), "candidates must be functions of a seed, or"),
+        (
+            "empty: candidates",
+            lambda: select({}),
+            "candidates must be lists of fitted runs by name",
+        ),
         ("type: candidates", lambda: select([guide()]), r"by name, such as .* got \[VaDEGuide"),
-        ("type: a guide", lambda: select({"a": guide()}), "candidate 'a' must be .* in a sequence"),
-        ("empty: runs", lambda: select({"a": []}), "runners or guides in a sequence, got list"),
+        (
+            "type: a guide",
+            lambda: select({"a": guide()}),
+            "candidate 'a' must be runners or guides in a sequence, got VaDEGuide",
+        ),
+        (
+            "type: models",
+            lambda: select({"a": [facet()]}),
+            "each of candidate 'a' must be runners or guides in a sequence, got MFCVAE",
+        ),
+        (
+            "type: a number",
+            lambda: select({"a": 3}),
+            "candidate 'a' must be runners or guides in a sequence, got int",
+        ),
+        ("empty: runs", lambda: select({"a": []}), "candidate 'a' has no runs"),
         (
             "shape: numbers of runs",
             lambda: select({"a": [guide()], "b": [guide(), runner()]}),
-            r"each candidate must have the same number of runs, got \{'a': 1, 'b': 2\}",
+            r"runs must be equally many of each candidate, .* got .* \{'a': \(1, ",
         ),
         (
-            "type: what is built",
-            lambda: select({"a": lambda seed: seed}),
-            "'a' gives must be a fitted runner .* got int",
+            "range: draws",
+            lambda: select({"a": [guide()]}, num_draws=0),
+            f"num_draws {COUNT}, got 0",
         ),
-        (
-            "empty: seeds",
-            lambda: select({"a": lambda seed: guide()}, seeds=()),
-            "different integers in a sequence",
-        ),
-        (
-            "unknown: seeds twice",
-            lambda: select({"a": [guide()]}, seeds=[1, 1]),
-            r"different integers .* got \[1, 1\]",
-        ),
-        ("type: seeds", lambda: select({"a": [guide()]}, seeds=[0.5]), "each of seeds must be an"),
-        ("range: draws", lambda: select({"a": [guide()]}, num_draws=0), f"num_draws {COUNT}, got"),
-        ("range: threshold", lambda: select({"a": [guide()]}, threshold=1), "at least 0 and below"),
         ("shape: x", lambda: select({"a": [guide()]}, x=X[:, 1:]), r"x has shape \[5, 5\]"),
         ("type: x", lambda: select({"a": [guide()]}, x="x"), "x must hold numbers, got str"),
         ("nan: fitted", lambda: select({"a": [spoilt()]}), "candidate 'a' has parameters that are"),

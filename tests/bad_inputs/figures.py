@@ -112,11 +112,6 @@ FIGURES = [
         ("range: n", lambda: explorer().samples("digit", 0, 0), f"n {COUNT}, got 0"),
         ("range: seed", lambda: explorer().samples("digit", 0, seed=-1), "seed must be an integer"),
         (
-            "huge: temperature",
-            lambda: explorer().samples("digit", 0, 1, 1e308),
-            "temperature is a factor on deviations",
-        ),
-        (
             "range: held",
             lambda: explorer().samples("digit", 0, held=len(X)),
             "there are the inputs 0 to",
