@@ -1,6 +1,4 @@
-"""What every estimator here needs for scikit-learn: data checks, and fitted models that pickle
-without code.
-"""
+"""What every estimator needs for scikit-learn: data checks, and pickles without code."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ from facetvae.estimators.arrays import Reader, View, real_numbers
 from facetvae.estimators.defaults import Lengths, default_batch_size, default_dims, lengths
 from facetvae.estimators.encoding import Encoding, representable
 from facetvae.estimators.posteriors import Reads
-from facetvae.estimators.training import bound, check_trained
+from facetvae.estimators.training import bound
 from facetvae.table_rules.rows import has_missing, in_parts, is_missing, parts
 from guides import FacetGuide
 from inference.export import Predictions, check_precision, write_program
@@ -41,7 +39,7 @@ from ppl_models.networks import Architecture
 #: A random state, as scikit-learn defines it.
 RandomState = int | np.random.RandomState | None
 
-# What scikit-learn's data check accepts.
+# What scikit-learn's check accepts.
 ACCEPTED: dict[str, Any] = {"allow_nd": True, "ensure_all_finite": "allow-nan"}
 # The files of a pickled runner's checkpoint.
 FILES = {"config.json", "weights.safetensors", "history.jsonl"}
@@ -101,11 +99,7 @@ class Chosen:
         schedule: Schedule | None = None,
         slower: float = 1.0,
     ) -> SVIRunner:
-        """A runner for a model that is built here, so that the seed determines its networks. The
-        user's likelihood is copied.
-
-        :param slower: by how much its rate is below the learning rate.
-        """
+        """A runner, ``slower`` than the learning rate, for a model built here from the seed."""
         with seeded(self.seed, torch.device("cpu")):
             built = guide(model(copy.deepcopy(self.likelihood), self.network))
         rate = self.learning_rate / slower
@@ -218,11 +212,6 @@ class FacetEstimator(BaseEstimator):
         later = self._later_data(X)  # which says so if nothing was fitted
         return self.encoding_.encode(later)
 
-    def _check_trained(self, runner: SVIRunner, x: np.ndarray, **given: Any) -> SVIRunner:
-        """``runner``, if its training has not diverged."""
-        check_trained(runner.guide, x, self.learning_rate, **given)
-        return runner
-
     def _state_settings(self, chosen: Chosen, **settings: Any) -> None:
         """Store the chosen settings, and print them if asked to."""
         encoding = {"values": self.encoding_.values, "missing": self.encoding_.missing}
@@ -244,19 +233,12 @@ class FacetEstimator(BaseEstimator):
         if self.verbose:
             say(f"{type(self).__name__} {phase}")
 
-    def _double(self) -> FacetGuide:
-        """The guide in float64, so that the result for a datum does not depend on the other data in
-        the same call.
-
-        In float32, sums round differently with the number of rows. (On a device without float64 the
-        guide is used as it is.)
+    def _precise(self) -> Reads:
+        """What rows are read by: the guide in float64, where the device has it, since in float32
+        a row's result would depend on the number of rows in a call.
         """
         guide = self.runner_.guide
         return guide if self.runner_.device.type == "mps" else copy.deepcopy(guide).double()
-
-    def _precise(self) -> Reads:
-        """What rows are read by."""
-        return self._double()
 
     def _export(
         self,
@@ -275,9 +257,7 @@ class FacetEstimator(BaseEstimator):
 
     def score(self, X: Any, y: Any = None) -> float:
         """The ELBO of ``X``, in nats per datum, in the user's units: a lower bound on the mean
-        log-density.
-
-        It is estimated from ten draws of the latents, which are the same at each call.
+        log-density, from ten draws of the latents, the same at each call.
 
         :param y: not used.
         :raises ValueError: if ``X`` does not fit the training data.
@@ -359,10 +339,9 @@ class FacetEstimator(BaseEstimator):
 
 def _read(files: Any) -> SVIRunner:
     """The runner of a checkpoint."""
-    if not isinstance(files, dict) or files.keys() != FILES:
-        raise ValueError(f"a pickled runner_ holds the files {sorted(FILES)} and no others")
-    if wrong := [name for name, content in files.items() if not isinstance(content, bytes)]:
-        raise ValueError(f"the files of a pickled runner_ hold bytes, but {wrong[0]} does not")
+    whole = isinstance(files, dict) and files.keys() == FILES
+    if not whole or not all(isinstance(content, bytes) for content in files.values()):
+        raise ValueError(f"a pickled runner_ holds the bytes of {sorted(FILES)} and nothing else")
     # Building the networks draws random numbers.
     with _temporary_folder("unpickle") as folder, seeded(0, torch.device("cpu")):
         for name in FILES:
@@ -384,10 +363,7 @@ def _temporary_folder(purpose: str) -> Iterator[Path]:
 
 
 def drawn_seed(random_state: RandomState) -> int:
-    """A seed; with ``None``, from NumPy's global stream, as in scikit-learn.
-
-    :raises ValueError: if it is not a random state.
-    """
+    """A seed; with ``None``, from NumPy's global stream, as in scikit-learn."""
     if isinstance(random_state, np.random.Generator):
         raise ValueError("random_state is a Generator: give an integer or a RandomState")
     return int(check_random_state(random_state).randint(2**31 - 1))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from math import isfinite
 from typing import Any
 
@@ -33,12 +31,7 @@ def bound(guide: FacetGuide, x: np.ndarray, draws: int, **given: Any) -> float:
 
 
 class Convergence:
-    """A phase ends once the least-squares line through its last five looks no longer rises.
-
-    A drift keeps it going, however slow; noise alone ends it within a few looks.
-
-    :ivar values: what was measured so far; larger is better.
-    """
+    """A phase ends once the least-squares line through its last five looks no longer rises."""
 
     def __init__(self) -> None:
         self.values: list[float] = []
@@ -51,8 +44,8 @@ class Convergence:
 
 
 class StopConverged:
-    """A callback that ends a call of ``fit`` by :class:`Convergence`, and then restores the best
-    state. Only held-out data tell which that is; it may be the first one.
+    """A callback that ends a call of ``fit`` by :class:`Convergence`, and restores the state that
+    is best for held-out data, if there are any; it may be the first one.
 
     :param run: the run that is about to train.
     :param held_out: rows to measure the ELBO of; ``None`` for the objective of training.
@@ -100,13 +93,3 @@ def check_trained(guide: FacetGuide, x: np.ndarray, learning_rate: float, **give
             f"training diverged: the ELBO of the training data is not finite after steps with "
             f"learning_rate={learning_rate:g}; give a lower one"
         )
-
-
-@contextmanager
-def blaming_divergence(guide: FacetGuide, x: np.ndarray, learning_rate: float) -> Iterator[None]:
-    """Within this context, an error that divergence caused is raised as divergence."""
-    try:
-        yield
-    except ValueError:
-        check_trained(guide, x, learning_rate)
-        raise

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from facetvae.table_rules.rows import thinned
+
 # Passes of expectation-maximisation, and the most rows that they see.
 PASSES, MAX_ROWS = 20, 5000
 # Rows that are filled at once.
@@ -17,8 +19,7 @@ LEAST = 1e-6
 
 @dataclass(frozen=True)
 class LinearFilling:
-    """Probabilistic principal components of rows with gaps: x = W z + noise, z standard normal
-    (Tipping and Bishop, 1999).
+    """Probabilistic PCA: x = W z + noise, z standard normal (Tipping and Bishop, 1999).
 
     :ivar loadings: W ``[G, m]``.
     :ivar noise: its variance.
@@ -32,9 +33,7 @@ class LinearFilling:
         return np.concatenate([rows for rows, _ in self._expected(x, gaps)])
 
     def _expected(self, x: np.ndarray, gaps: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Filled rows, so many at a time, and the sum of their covariances given what is observed
-        ``[G, G]``.
-        """
+        """Filled rows, a part at a time, and the sum of their covariances ``[G, G]``."""
         for start in range(0, len(x), CHUNK):
             yield self._expected_at_once(x[start : start + CHUNK], gaps[start : start + CHUNK])
 
@@ -53,14 +52,12 @@ class LinearFilling:
 
 
 def linear_filling(x: np.ndarray, gaps: np.ndarray, dim: int) -> LinearFilling:
-    """The model with ``dim`` latents that is likeliest (expectation-maximisation from gaps at 0).
+    """The likeliest model with ``dim`` latents, by expectation-maximisation from gaps at 0.
 
     :param x: ``[N, G]``, centred and of about unit variance.
     :param gaps: which entries are missing ``[N, G]``.
-    :param dim: at least 1, below G.
     """
-    step = -(-len(x) // MAX_ROWS)
-    x, gaps = np.where(gaps, 0, x)[::step], gaps[::step]
+    x, gaps = thinned(np.where(gaps, 0, x), MAX_ROWS), thinned(gaps, MAX_ROWS)
     covariance = x.T @ x / len(x)
     for _ in range(PASSES):
         parts = _principal(covariance, dim)._expected(x, gaps)

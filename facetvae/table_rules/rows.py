@@ -1,6 +1,4 @@
-"""Rows of large tables: a random part of them, all of them a part at a time, and chosen ones put
-first, so that no step needs memory for a further copy of the data.
-"""
+"""Rows of large tables: a random part of them, or all of them a part at a time."""
 
 from __future__ import annotations
 
@@ -10,23 +8,20 @@ from typing import Any
 
 import numpy as np
 
-#: Rows that are enough to find facets, clusters and scales in, and most rows that are computed at
-#: once.
+#: Rows that are enough to find facets, clusters and scales in, and most that are computed at once.
 MANY = 20_000
 
 
-def some(n: int, seed: int = 0, most: int | None = None) -> np.ndarray | slice:
+def some(n: int, seed: int = 0, most: float = np.inf) -> np.ndarray | slice:
     """At most ``MANY`` of ``n`` rows, and ``most``, in order: all, or drawn at random."""
-    most = MANY if most is None else min(most, MANY)
+    most = int(min(most, MANY))
     if n <= most:
         return slice(None)
     return np.sort(np.random.default_rng(seed).choice(n, most, replace=False))
 
 
-def some_rows(x: np.ndarray, seed: int = 0, most: int | None = None) -> np.ndarray:
-    """At most ``MANY`` rows of ``x`` ``[N, ...]``, and ``most``, in order; ``x`` if it has no
-    more.
-    """
+def some_rows(x: np.ndarray, seed: int = 0, most: float = np.inf) -> np.ndarray:
+    """At most ``MANY`` rows of ``x`` ``[N, ...]``, and ``most``, in order; ``x`` if no more."""
     return x[some(len(x), seed, most)]
 
 
@@ -36,10 +31,7 @@ def thinned(x: np.ndarray, most: int) -> np.ndarray:
 
 
 def labelled(label: Mapping[str, np.ndarray], n: int, seed: int = 0) -> np.ndarray | slice:
-    """Of ``n`` rows at most ``MANY`` that have a label; all rows if there are no more than that.
-
-    :param label: by facet, integers ``[n]``, -1 where unknown.
-    """
+    """Of ``n`` rows at most ``MANY`` that have a label; all rows if there are no more than that."""
     if n <= MANY:
         return slice(None)
     rows = np.flatnonzero(np.any([known >= 0 for known in label.values()], axis=0))
@@ -52,10 +44,7 @@ def parts(n: int) -> Iterator[slice]:
 
 
 def in_parts(work: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> np.ndarray:
-    """``work(x)``, of ``MANY`` rows at a time, for work on each row by itself.
-
-    :param work: from ``[n, ...]`` to ``[n, ...]``, of the same dtype for all rows.
-    """
+    """``work(x)``, on each row by itself, of ``MANY`` rows at a time."""
     if x.shape[0] <= MANY:
         return work(x)
     result: np.ndarray | None = None
@@ -69,9 +58,7 @@ def in_parts(work: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> np.ndar
 
 
 def is_missing(X: np.ndarray) -> np.ndarray:
-    """Which entries are missing, for numbers of any type; of sparse rows, which have no gaps, for
-    each row.
-    """
+    """Which entries are missing, for numbers of any type; of sparse rows none, ``[N]``."""
     if not isinstance(X, np.ndarray):
         return np.zeros(X.shape[0], bool)
     return np.isnan(X) if X.dtype.kind == "f" else np.zeros(X.shape, bool)
@@ -94,10 +81,8 @@ class Arranged:
         self.x, self.order = x, np.arange(len(x))
 
     def first(self, *groups: np.ndarray) -> list[Any]:
-        """Put these groups first, one after the other, the other rows behind them; returns a view
-        of each group.
-
-        :param groups: of rows, by their first places, ascending; no row is in two.
+        """Put these groups of rows, by their first places, ascending, one after the other before
+        all others; returns a view of each group.
         """
         chosen = np.zeros(len(self.x), bool)
         for rows in groups:

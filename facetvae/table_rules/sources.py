@@ -14,8 +14,8 @@ from facetvae.table_rules.rows import thinned
 
 # Most rows that a rotation is judged on.
 MAX_ROWS = 2000
-# How far the products of two rows of ICA's matrix may be from those of a rotation: FastICA can end
-# with one source that is a sum of others, in which a direction of the data is lost.
+# How far products of two rows of ICA's matrix may be from those of a rotation: FastICA can end
+# with one source that is a sum of others.
 NOT_ORTHOGONAL = 0.1
 # Angles at which each pair is tried, and how often all pairs are turned.
 STEPS, SWEEPS = 18, 10
@@ -53,10 +53,8 @@ def farthest_from_normal(sources: np.ndarray, turned: np.ndarray) -> tuple[np.nd
     """Turn pairs of sources ``[N, m]``, and their maps ``[m, D]``, while that raises the sum of
     their squared negentropy contrasts (log cosh; Hyvarinen, 1999, Eq. 6).
     """
-    m = sources.shape[1]
-    rows = thinned(sources, MAX_ROWS)
-    rotation = np.eye(m)
-    angle = np.pi / 2 * np.arange(STEPS) / STEPS
+    m, rows = sources.shape[1], thinned(sources, MAX_ROWS)
+    rotation, angle = np.eye(m), np.pi / 2 * np.arange(STEPS) / STEPS
     cos, sin = np.cos(angle), np.sin(angle)
     for _ in range(SWEEPS):
         changed = False

@@ -1,9 +1,6 @@
-"""Facets as independent subspaces of the data: the warm start for columns of real numbers.
-
-Columns have no depth at which facets leave an encoder, as images have. So the data's principal
-components are rotated to be as independent as possible (ICA), and coordinates that still depend on
-each other go into one facet: a facet's clusters depend on all of its coordinates, those of two
-facets do not (the model's own assumption, MFCVAE, Eq. 1).
+"""Facets as independent subspaces of the data, the warm start for columns of real numbers: its
+principal components are rotated to be as independent as possible (ICA), and coordinates that still
+depend on each other go into one facet.
 """
 
 from __future__ import annotations
@@ -84,9 +81,7 @@ class Subspaces:
 
 
 def _separation(z: np.ndarray, label: np.ndarray) -> float:
-    """Share of the variance of latents ``[N, d]`` that lies between classes; 0 if each datum is a
-    class by itself.
-    """
+    """Share of the variance of latents ``[N, d]`` between classes; 0 if none has two rows."""
     classes, label = np.unique(label, return_inverse=True)
     if len(classes) == len(label):
         return 0.0
@@ -96,12 +91,8 @@ def _separation(z: np.ndarray, label: np.ndarray) -> float:
 
 
 def independent_subspaces(x: np.ndarray, dim: int, number: int, seed: int) -> Subspaces:
-    """Split the space of ``dim`` principal components into ``number`` subspaces.
-
-    :param x: ``[N, D]``, complete.
-    :param dim: at least ``number``.
-    :returns: the subspaces, ordered by how clear their clusters are: the clearest last, the
-        remaining coordinates first.
+    """The space of ``dim`` principal components of ``x`` ``[N, D]`` as ``number`` subspaces,
+    ordered by how clear their clusters are: the clearest last, the remaining coordinates first.
     """
     sources, turned, loc = independent_sources(x, dim, seed)
     group = _dependent(sources, number, seed)
@@ -112,9 +103,7 @@ def independent_subspaces(x: np.ndarray, dim: int, number: int, seed: int) -> Su
 
 
 def _dependent(sources: np.ndarray, number: int, seed: int) -> np.ndarray:
-    """The group of each source ``[m]``, at least ``number`` groups; sources of one group depend on
-    each other.
-    """
+    """The group of each source ``[m]``, at least ``number`` groups that depend within."""
     m = sources.shape[1]
     if m == number:
         return np.arange(m)
@@ -134,8 +123,6 @@ def _dependent(sources: np.ndarray, number: int, seed: int) -> np.ndarray:
 
 
 def _dependence(a: np.ndarray, b: np.ndarray, seed: int) -> np.ndarray:
-    """Mutual information of each column of ``a`` with each of ``b`` ``[m, m]``, in nats, made
-    symmetric.
-    """
+    """Mutual information of each two columns ``[m, m]``, in nats, made symmetric."""
     shared = np.stack([mutual_info_regression(a, column, random_state=seed) for column in b.T])
     return (shared + shared.T) / 2

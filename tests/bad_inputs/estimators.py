@@ -340,18 +340,6 @@ ESTIMATORS = [
             lambda: estimators()[MultiFacetClustering].partial_fit(np.zeros((30, 6))),
             "X has 6 features, but MultiFacetClustering is expecting 5",
         ),
-        (
-            "unknown: facet of labels",
-            lambda: estimators()[MultiFacetClustering].partial_fit(table(), labels={"a": [0] * 30}),
-            "given for 'a', but the facets are",
-        ),
-        (
-            "range: labels",
-            lambda: estimators()[MultiFacetClustering].partial_fit(
-                table(), labels={"facet_0": [40] * 30}
-            ),
-            "'facet_0' has the clusters 0 to .* but labels up to 40 are given",
-        ),
     ),
     *(
         row

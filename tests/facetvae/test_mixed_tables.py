@@ -424,7 +424,7 @@ def test_what_a_mixed_frame_cannot_have_is_refused() -> None:
     with pytest.raises(ValueError, match="there is nothing to cluster"):
         MultiFacetClustering(epochs=1).fit(constant)
     drawn = pd.DataFrame({"a": np.random.default_rng(0).normal(size=40), "k": ["x", "y"] * 20})
-    with pytest.raises(ValueError, match=r"give a column with outliers columns="):
+    with pytest.raises(ValueError, match="mark_outliers=True is for .* read as .columns."):
         MultiFacetClustering(epochs=1, mark_outliers=True).fit(drawn)
 
 
@@ -458,7 +458,7 @@ def test_estimators_of_numbers_say_what_to_do_with_categories() -> None:
 WRONG: list[tuple[Any, str]] = [
     (lambda f: f.assign(city=["a", 1] * 30), "column 'city' mixes int and str: make them all"),
     (lambda f: f.assign(age=NAN), "column 'age' has no values, all are missing: drop it"),
-    (lambda f: f.assign(age=np.inf), "column 'age' has infinite values"),
+    (lambda f: f.assign(age=np.inf), "column 'age' has values up to inf, more than"),
     (lambda f: f.assign(age=1e9 + np.arange(60) % 2), "single precision does not hold"),
     (lambda f: f.assign(city=[f"n{i}" for i in range(60)]), "60 different strings in 60 rows"),
     (lambda f: f.assign(day=pd.date_range("2020", periods=60)), r"the columns \['day'\] have the"),
