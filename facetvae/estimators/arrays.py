@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 import numpy as np
 from narwhals.stable.v2.dependencies import is_polars_lazyframe
 from scipy.sparse import issparse
-from torch import Tensor, nn
+from torch import Tensor
 
 from facetvae.describing.columns import FEW_VALUES
 from facetvae.estimators.defaults import default_plain_network
-from facetvae.estimators.encoding import Encoding, EncodingModule, encoding_of
+from facetvae.estimators.encoding import Encoding, encoding_of
 from facetvae.estimators.words import reads_as_number
 from facetvae.table_rules.components import linear_noise, residual_scale
 from facetvae.table_rules.rows import has_missing, some_rows
@@ -172,10 +172,6 @@ class Reader:
     def settings(self) -> dict[str, Any]:
         """What was chosen, for ``settings_``."""
         return {}
-
-    def module(self, encoding: Encoding) -> nn.Module:
-        """What ``encoding.encode`` does to numbers, as a module of tensors."""
-        return EncodingModule(encoding)
 
     def in_words(self) -> list[dict[str, Any]]:
         """What codes stand for, of each column that has such, in JSON types."""

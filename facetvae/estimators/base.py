@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from facetvae.estimators.arrays import Reader, View, real_numbers
 from facetvae.estimators.defaults import Lengths, default_batch_size, default_dims, lengths
-from facetvae.estimators.encoding import Encoding, representable
+from facetvae.estimators.encoding import Encoding, EncodingModule, representable
 from facetvae.estimators.posteriors import Reads
 from facetvae.estimators.training import bound
 from facetvae.table_rules.rows import has_missing, in_parts, is_missing, parts
@@ -82,11 +82,6 @@ class Chosen:
     device: str
     view: View = field(default_factory=View)
     verbose: bool = False
-
-    def settings(self) -> dict[str, Any]:
-        """The settings in a readable form."""
-        parts = {"likelihood": repr(self.likelihood), "network": repr(self.network)}
-        return {**parts, "batch_size": self.batch_size}
 
     def lengths(self, n: int, steps: Sequence[int]) -> Lengths:
         """The length of each phase for ``n`` data."""
@@ -217,7 +212,9 @@ class FacetEstimator(BaseEstimator):
         encoding = {"values": self.encoding_.values, "missing": self.encoding_.missing}
         if self.encoding_.unskewed is not None:
             encoding["unskewed"] = True  # see encoding_.unskewed.power
-        self.settings_ = encoding | self.reader_.settings() | settings | chosen.settings()
+        parts = {"likelihood": repr(chosen.likelihood), "network": repr(chosen.network)}
+        parts |= {"batch_size": chosen.batch_size}
+        self.settings_ = encoding | self.reader_.settings() | settings | parts
         if self.verbose:
             print(f"{type(self).__name__}:")
             print(*(f"  {name}: {value}" for name, value in self.settings_.items()), sep="\n")
@@ -250,7 +247,7 @@ class FacetEstimator(BaseEstimator):
         """Write the fitted guide, from the user's units on, as a program."""
         check_is_fitted(self)
         guide = copy.deepcopy(self.runner_.guide).cpu().to(check_precision(dtype))
-        module = Predictions(guide, clusters, self.reader_.module(self.encoding_))
+        module = Predictions(guide, clusters, EncodingModule(self.encoding_))
         kind = torch.uint8 if self.encoding_.values == "8-bit" else dtype
         x = torch.zeros(2, *self.encoding_.x_shape, dtype=kind)
         write_program(module, path, x, about=about)

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.sparse import csc_array, csr_array, issparse, vstack
 from scipy.sparse.linalg import LinearOperator, svds
-from torch import nn
 
 from facetvae.estimators.arrays import Reader, View, plain_table
 from facetvae.estimators.encoding import Encoding
@@ -217,9 +216,6 @@ class CountsReader(Reader):
     def network(self, shape: tuple[int, ...], view: View) -> Architecture:
         return MLP(WIDTHS, dropout=0)
 
-    def module(self, encoding: Encoding) -> nn.Module:
-        return nn.Identity()
-
     def view(self, x: Any, encoding: Encoding) -> CountsView:
         return counts_view(x, self.num_batches)
 
@@ -231,22 +227,20 @@ class CountsReader(Reader):
 
     def _check(self, X: Any, likelihood: Likelihood) -> None:
         """:raises ValueError: if a value is no count, or missing."""
+        values = X.data if issparse(X) else X
         try:
-            self._check_values(X.data if issparse(X) else X, likelihood)
+            if not np.isfinite(values).all():
+                raise ValueError("it holds NaN or infinity, so drop those rows or set the values")
+            if self.sparse and len(wrong := values[(values < 0) | (values != np.floor(values))]):
+                raise ValueError(
+                    f"x has values such as {wrong[0]:.4g}, but {type(likelihood).__name__} needs "
+                    "counts, 0, 1, 2 and so on: give X.toarray(), whose columns are read as "
+                    "numbers, or of many columns TruncatedSVD(30).fit_transform(X)"
+                )
             likelihood.check_sparse(sparse_rows(X if issparse(X) else csr_array(X)))
         except ValueError as error:
             why = "sparse, and so" if self.sparse else "given a likelihood of counts, and"
             raise ValueError(f"X is {why} read as counts: {error}") from error
-
-    def _check_values(self, values: np.ndarray, likelihood: Likelihood) -> None:
-        if not np.isfinite(values).all():
-            raise ValueError("it holds NaN or infinity, so drop those rows or set the values")
-        if self.sparse and len(wrong := values[(values < 0) | (values != np.floor(values))]):
-            raise ValueError(
-                f"x has values such as {wrong[0]:.4g}, but {type(likelihood).__name__} needs "
-                "counts, 0, 1, 2 and so on: give X.toarray(), whose columns are read as "
-                "numbers, or of many columns TruncatedSVD(30).fit_transform(X)"
-            )
 
 
 def _warn_of_one_hot(X: Any) -> None:

@@ -51,21 +51,16 @@ class EmbeddingEncoding(Encoding):
 
     def decode(self, x: np.ndarray) -> np.ndarray:
         """Rows of length one ``[N, D]``."""
-        rows = (x * self.scale) @ self._turns + self.loc
+        rows = (x * self.scale) @ self.directions + self.loc
         return rows / np.linalg.norm(rows, axis=1, keepdims=True).clip(np.finfo(float).tiny)
 
     def _log_volume(self, X: np.ndarray) -> np.ndarray:
         """Less the log-density of what components leave of each row, which is normal noise."""
-        p, D = self._turns.shape
+        p, D = self.directions.shape
         seen = np.square(self._standardized(X) * self.scale).sum(1)
         left = np.square(X.astype(float) - self.loc).sum(1) - seen
         rest = (D - p) / 2 * log(2 * pi * self.noise**2) + left.clip(0) / (2 * self.noise**2)
         return np.log(self.scale).sum() + rest
-
-    @property
-    def _turns(self) -> np.ndarray:
-        assert self.directions is not None
-        return self.directions
 
 
 def embedding_encoding(X: np.ndarray) -> EmbeddingEncoding:

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import log
+from typing import Any
 
 import numpy as np
 import torch
@@ -51,7 +52,7 @@ class Encoding:
     missing: float
     exponent: np.ndarray | int = 0
     unskewed: Unskewed | None = None
-    directions: np.ndarray | None = None
+    directions: Any = None
 
     @property
     def scales(self) -> bool:

@@ -193,10 +193,12 @@ class FrameReader(Reader):
                 f"data were, got {type(X).__name__}"
             )
         given = _named(X)
-        missing = [name for name in self.names if name not in given]
-        unknown = [name for name in given if name not in self.names]
-        if missing or unknown:
-            raise ValueError(_differing(missing, unknown))
+        if missing := [name for name in self.names if name not in given]:
+            raise ValueError(f"X lacks the columns {_some(missing)}: add or rename them")
+        if unknown := [name for name in given if name not in self.names]:
+            raise ValueError(
+                f"X has the columns {_some(unknown)}, which the training data had not: drop them"
+            )
         return frame_like(X, {c.name: c.codes(given[c.name]) for c in self.columns})
 
     def encoding(
@@ -385,14 +387,6 @@ def _with_gaps(values: np.ndarray, codes: np.ndarray) -> np.ndarray:
     objects = values.astype(object)
     objects[gaps] = None
     return objects
-
-
-def _differing(missing: Sequence[str], unknown: Sequence[str]) -> str:
-    said = [f"lacks the columns {_some(missing)}"] * bool(missing)
-    unheard = f"has the columns {_some(unknown)}, which the training data had not"
-    said += [unheard] * bool(unknown)
-    fix = "rename them" if missing and unknown else "add them" if missing else "drop them"
-    return f"X {' and '.join(said)}: {fix}"
 
 
 def _some(names: Sequence[Any]) -> str:

@@ -47,13 +47,12 @@ def in_parts(work: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> np.ndar
     """``work(x)``, on each row by itself, of ``MANY`` rows at a time."""
     if x.shape[0] <= MANY:
         return work(x)
-    result: np.ndarray | None = None
-    for rows in parts(x.shape[0]):
-        values = work(x[rows])
-        if result is None:
-            result = np.empty((x.shape[0], *values.shape[1:]), values.dtype)
-        result[rows] = values
-    assert result is not None
+    first, *others = parts(x.shape[0])
+    values = work(x[first])
+    result = np.empty((x.shape[0], *values.shape[1:]), values.dtype)
+    result[first] = values
+    for rows in others:
+        result[rows] = work(x[rows])
     return result
 
 
@@ -84,15 +83,16 @@ class Arranged:
         """Put these groups of rows, by their first places, ascending, one after the other before
         all others; returns a view of each group.
         """
-        chosen = np.zeros(len(self.x), bool)
-        for rows in groups:
-            chosen[rows] = True
-        order = np.concatenate([*groups, np.flatnonzero(~chosen)])
-        place = np.empty_like(self.order)
-        place[self.order] = np.arange(len(place))
-        self._move(place[order], len(groups[0]))
+        others = np.setdiff1d(np.arange(len(self.x)), np.concatenate(groups))
+        order = np.concatenate([*groups, others])
+        places = self.order.argsort()[order]
+        if isinstance(self.x, np.ndarray):
+            for entry in np.ndindex(self.x.shape[1:]):  # so that no more is copied at once
+                self.x[:, *entry] = self.x[:, *entry][places]
+        else:
+            self.x = self.x[places]
         self.order = order
-        ends = np.cumsum([0, *(len(rows) for rows in groups)])
+        ends = np.cumsum([0, *map(len, groups)])
         return [self.x[start:end] for start, end in pairwise(ends)]
 
     def back(self, values: np.ndarray) -> np.ndarray:
@@ -100,16 +100,3 @@ class Arranged:
         found = np.empty_like(values)
         found[self.order] = values
         return found
-
-    def _move(self, places: np.ndarray, number: int) -> None:
-        """Take rows from ``places``, of which the first ``number`` move towards the front."""
-        if not isinstance(self.x, np.ndarray):
-            self.x = self.x[places]
-            return
-        if (np.diff(places[:number]) < 0).any():
-            self.x[:] = self.x[places]
-            return
-        rest = self.x[places[number:]]
-        for rows in parts(number):  # none is written over before it is read
-            self.x[rows] = self.x[places[rows]]
-        self.x[number:] = rest

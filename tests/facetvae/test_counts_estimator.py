@@ -269,7 +269,7 @@ def test_other_misfits_are_refused_in_a_sentence() -> None:
         estimator(likelihood=Multinomial(num_batches=2)).fit(coded())
     with pytest.raises(ValueError, match=r"X is sparse, .* which Bernoulli\(\) does not describe"):
         estimator(likelihood=Bernoulli()).fit(matrix)
-    with pytest.raises(ValueError, match="mark_outliers=True is for .* read as 'counts'"):
+    with pytest.raises(ValueError, match=r"mark_outliers=True is for .* read as 'counts'"):
         clone(estimator()).set_params(mark_outliers=True).fit(matrix)
     with pytest.raises(ValueError, match="the rows of X do not differ"):
         estimator().fit(sparse.csr_array(np.ones((40, 5))))

@@ -52,7 +52,7 @@ from facetvae.estimators.encoding import encoding_of
 from facetvae.estimators.facets import clusters_in_subspaces
 from facetvae.estimators.linear_maps import fit_networks, set_linear, set_widths
 from facetvae.estimators.strategies import are_pictures, facets_found
-from facetvae.estimators.training import LOOKS, Convergence, StopConverged
+from facetvae.estimators.training import LOOKS, StopConverged, converged
 from facetvae.table_rules import outliers
 from facetvae.table_rules.components import (
     RESIDUAL_SHARE,
@@ -532,8 +532,8 @@ def test_principal_dimensions_and_lengths() -> None:
 
 def looks_taken(values: Iterable[float]) -> int:
     """0 if the values do not end the phase."""
-    convergence = Convergence()
-    return next((i for i, value in enumerate(values, 1) if convergence.reached(value)), 0)
+    looks = list(values)
+    return next((i for i in range(len(looks) + 1) if converged(looks[:i])), 0)
 
 
 def test_a_phase_ends_when_its_measure_no_longer_rises() -> None:
@@ -548,7 +548,7 @@ def test_a_phase_ends_when_its_measure_no_longer_rises() -> None:
 
 
 def test_how_the_last_phase_ended_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Convergence, "reached", lambda self, value: True)
+    monkeypatch.setattr(training, "converged", lambda looks: True)
     options: dict[str, Any] = {"epochs": 12, "batch_size": 1}  # 60 steps an epoch
     found = short(**options).fit(columns())
     assert found.settings_["ended"] == "converged in 2 of 12 epochs"
