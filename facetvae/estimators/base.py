@@ -213,8 +213,8 @@ class FacetEstimator(BaseEstimator):
         if self.encoding_.unskewed is not None:
             encoding["unskewed"] = True  # see encoding_.unskewed.power
         parts = {"likelihood": repr(chosen.likelihood), "network": repr(chosen.network)}
-        parts |= {"batch_size": chosen.batch_size}
         self.settings_ = encoding | self.reader_.settings() | settings | parts
+        self.settings_["batch_size"] = chosen.batch_size
         if self.verbose:
             print(f"{type(self).__name__}:")
             print(*(f"  {name}: {value}" for name, value in self.settings_.items()), sep="\n")

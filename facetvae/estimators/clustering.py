@@ -119,11 +119,10 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         values are divided by 255), and facets are faded in by depth.
     :param network: such as ``ppl_models.MLPLadder((200, 400))``, with a rung for each facet; facets
         are then faded in by depth.
-    :param epochs: passes over the data, all phases together, of which each has one at least.
+    :param epochs: passes over the data, all phases together, of which each has one at least. The
+        last phase ends once a tenth of the data, held out if that is 20 or more, says so.
     :param batch_size: by default about a twentieth of the data, between 16 and 512.
     :param learning_rate: Adam's learning rate; with subspaces the last phase has a third or less.
-    :param early_stopping: whether the last phase may end before its last epoch; a tenth of the data
-        is held out for that, if that is 20 or more.
     :param random_state: for networks, draws and shuffling.
     :param device: where to train, such as ``"cuda"``.
     :param verbose: whether to print the chosen settings, and each phase with its progress.
@@ -158,7 +157,6 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     n_init: int = 1
     mark_outliers: bool = False
     columns: Mapping[str, Likelihood] | None = None
-    early_stopping: bool = True
 
     @exclusive()
     @restore_on_error
@@ -266,7 +264,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         K = {name: count.number for name, count in counts.items()}
         runner = strategy.mixtures(x, latents, K, label)
         self._say("trains all together")
-        ended = strategy.together(runner, x, held_out, label, self.early_stopping)
+        ended = strategy.together(runner, x, held_out, label)
         return Start(strategy, counts, runner, ended)
 
     def _keep(self, start: Start) -> None:
@@ -540,7 +538,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         rows = np.flatnonzero(~self.outliers_)
         free = rows[~labelled_rows(known, len(self.outliers_))[rows]]
         n = min(int(HELD_OUT * len(rows)), MOST_HELD_OUT)
-        if not self.early_stopping or n < FEWEST_HELD_OUT or len(free) < n:
+        if n < FEWEST_HELD_OUT or len(free) < n:
             return rows, None
         held_out = np.sort(np.random.default_rng(seed).permutation(free)[:n])
         return np.setdiff1d(rows, held_out), held_out

@@ -109,24 +109,18 @@ class FitStrategy(ABC):
         return runner
 
     def together(
-        self,
-        runner: SVIRunner,
-        x: np.ndarray,
-        held_out: np.ndarray | None,
-        label: Labels,
-        stops_early: bool,
+        self, runner: SVIRunner, x: np.ndarray, held_out: np.ndarray | None, label: Labels
     ) -> str:
-        """Train everything together, until that has converged if it may stop early; say how it
-        ended, and of which epoch the state is.
+        """Train everything together until it has converged; say how it ended, and of which epoch
+        the state is.
         """
         epochs = self.lengths.together
         log_every = min(epochs, epochs_of(STEPS_PER_LOOK, len(x), self.chosen.batch_size))
-        stop = StopConverged(runner, held_out) if stops_early else None
-        looks = {"log_every": log_every, "callbacks": [stop] if stop else []}
-        self._fit(runner, x, epochs, **looks, label=label or None)
+        stop = StopConverged(runner, held_out)
+        self._fit(runner, x, epochs, log_every=log_every, callbacks=[stop], label=label or None)
         how = "converged in" if runner.should_stop else "took all"
         ended = f"{how} {runner.epoch} of {epochs} epochs"
-        kept = runner.epoch if stop is None else stop.restore()
+        kept = stop.restore()
         return ended if kept == runner.epoch else f"{ended}; the state after {kept} is kept"
 
     def numbers(self, x: np.ndarray, latents: FacetGuide, chosen: Numbers) -> Counts:

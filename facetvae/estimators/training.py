@@ -38,8 +38,8 @@ def converged(looks: Sequence[float]) -> bool:
 
 
 class StopConverged:
-    """A callback that ends a call of ``fit`` that has converged, and restores the state that is best
-    for held-out data, if there are any; it may be the first one.
+    """A callback that ends a call of ``fit`` that has converged, and restores the state that is
+    best for held-out data, if there are any; it may be the first one.
 
     :param run: the run that is about to train.
     :param held_out: rows to measure the ELBO of; ``None`` for the objective of training.

@@ -27,12 +27,12 @@ from facetvae.table_rules.dip import dip_p_value
 from facetvae.table_rules.grids import grid_of
 from facetvae.table_rules.merging import ClusterCount, MergeTree, merge_tree, on_one_thread
 from facetvae.table_rules.rows import some_rows, thinned
-from facetvae.table_rules.sources import (
+from facetvae.table_rules.subspaces import (
+    Subspaces,
     dependent_groups,
     farthest_from_normal,
     independent_sources,
 )
-from facetvae.table_rules.subspaces import Subspaces
 
 #: From rows ``[n, D]`` and a seed to the cluster of each row ``[n]``, by a graph of neighbours.
 ClusterNeighbors = Callable[[np.ndarray, int], np.ndarray]

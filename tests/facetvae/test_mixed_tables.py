@@ -19,10 +19,9 @@ from facetvae.estimators import (
     MultiFacetClustering,
     SemiSupervisedClassifier,
 )
-from facetvae.estimators.columns_view import columns_view
+from facetvae.estimators.columns_view import LinearFilling, columns_view, linear_filling
 from facetvae.estimators.frames import frame_reader, is_mixed
 from facetvae.table_rules.components import components_beyond_chance
-from facetvae.table_rules.filling import LinearFilling, linear_filling
 from lab.benchmarks import mixed_tables
 from lab.benchmarks.mixed_tables import mixed_table
 from ppl_models import Categorical, LogNormal, NegativeBinomial, Normal, Ordinal, Poisson, StudentT
