@@ -309,7 +309,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         """Probability of each cluster: ``[N, J, K]``, where K is the largest number of clusters of
         any facet; 0 for clusters that a facet does not have.
         """
-        return probabilities(self._precise(), self.clusters_, self.encode(X))
+        x = self.encode(X)
+        return probabilities(self._precise(), self.clusters_, x)
 
     def transform(self, X: Any) -> np.ndarray:
         """Means of all facets' latents, side by side: ``[N, d_1 + ... + d_J]``."""
