@@ -29,6 +29,9 @@ __all__ = ["SemiSupervisedClassifier"]
 # Optimiser steps if no number of epochs is given.
 STEPS = 4000
 
+# scikit-learn compares labels as integers of 64 bits.
+LARGEST_LABEL = 2.0**63
+
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
@@ -143,6 +146,11 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
         known = ~_unknown(y)
         if not known.any():
             raise ValueError("y has no known label to compare with")
+        if y.dtype.kind == "f" and not (np.abs(y[known]) < LARGEST_LABEL).all():
+            raise ValueError(
+                "y has entries that are NaN, infinite or beyond 2**63, which no class is: leave "
+                "these rows out of X and y"
+            )
         weight = None if sample_weight is None else np.asarray(sample_weight)[known]
         return float(accuracy_score(y[known], found[known], sample_weight=weight))
 
