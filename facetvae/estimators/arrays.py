@@ -1,5 +1,5 @@
-"""Arrays and frames of numbers: how an estimator reads them, how a start views them, and how
-results are returned. Readers and views of other data are based on these.
+"""How an estimator reads arrays and frames of numbers, how a start views them, and how results are
+returned; the base of readers and views of other data.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 import numpy as np
 from narwhals.stable.v2.dependencies import is_polars_lazyframe
 from scipy.sparse import issparse
-from torch import Tensor, nn
+from torch import Tensor
 
 from facetvae.describing.columns import FEW_VALUES
 from facetvae.estimators.defaults import default_plain_network
-from facetvae.estimators.encoding import Encoding, EncodingModule, encoding_of
+from facetvae.estimators.encoding import Encoding, encoding_of
 from facetvae.estimators.words import reads_as_number
 from facetvae.table_rules.components import linear_noise, residual_scale
 from facetvae.table_rules.rows import has_missing, some_rows
@@ -54,20 +54,16 @@ DISTINCT = 0.75
 
 @dataclass(frozen=True)
 class View:
-    """Encoded data as a start sees them: complete numbers, among which independent subspaces can be
-    found. Here data are numbers already; a gap is their mean, 0.
+    """Encoded data as a start sees them: complete numbers, here with 0, the mean, in gaps.
 
-    :cvar linear: whether encoders read these numbers, so that a linear map of them is one of an
-        encoder's.
+    :cvar linear: whether encoders read these numbers themselves.
     """
 
     linear: ClassVar[bool] = True
 
     @property
     def dims(self) -> int | None:
-        """How many principal components of the numbers to look for facets in; ``None`` for those
-        that exceed chance.
-        """
+        """Principal components to look for facets in; ``None`` for those beyond chance."""
         return None
 
     def numbers(self, x: np.ndarray) -> np.ndarray:
@@ -75,9 +71,8 @@ class View:
         return np.nan_to_num(x) if has_missing(x) else x
 
     def smooth(self, x: np.ndarray, seed: int) -> np.ndarray:
-        """The same, with a density whose modes can be counted: columns of few steps, such as
-        answers from 1 to 5, and rows of a lattice, such as whole numbers in few columns, are spread
-        over the gaps around their values.
+        """The same, with a density whose modes can be counted: columns of few steps, and rows of a
+        lattice, are spread over the gaps around their values.
         """
         numbers, rng = self.numbers(x).astype(float), np.random.default_rng(seed)
         everywhere = _in_lattice(numbers, rng)
@@ -88,18 +83,16 @@ class View:
 
     def network_input(self, x: Tensor) -> Tensor:
         """What networks read, and learn to give back, before the bound is trained."""
-        return x.nan_to_num()
+        return x.nan_to_num() if self.linear else x
 
     def residual_scale(self, x: np.ndarray, dim: int) -> float | np.ndarray:
-        """Deviation of what ``dim`` linear latents leave unexplained of the numbers: one, or each
-        number's.
-        """
-        return linear_noise(x, dim)
+        """Deviation of what ``dim`` linear latents leave of the numbers: one, or each number's."""
+        return linear_noise(x, dim) if self.linear else residual_scale(self.numbers(x), dim)
 
 
 def _in_lattice(x: np.ndarray, rng: np.random.Generator) -> bool:
-    """Whether rows ``[N, F]`` repeat each other, and those that differ share values, as copies of
-    a few rows do not. Rows are told apart by their places in one direction.
+    """Whether rows ``[N, F]``, told apart by their places in one direction, repeat each other, and
+    those that differ share values, as copies of a few rows do not.
     """
     distinct = len(np.unique((x @ rng.normal(size=x.shape[1])).round(9)))
     if distinct > DISTINCT * len(x):
@@ -108,9 +101,7 @@ def _in_lattice(x: np.ndarray, rng: np.random.Generator) -> bool:
 
 
 def _has_few_steps(values: np.ndarray) -> bool:
-    """Whether a column has a few values at equal distances, and none in most rows, as amounts that
-    are mostly 0 have.
-    """
+    """Whether a column has a few values at equal distances, and none in most rows."""
     levels, counts = np.unique(values, return_counts=True)
     if not 2 < len(levels) <= FEW_VALUES or counts.max() > len(values) / 2:
         return False
@@ -118,9 +109,7 @@ def _has_few_steps(values: np.ndarray) -> bool:
 
 
 def _spread(values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Each value drawn anew from the interval up to halfway to the next ones, or to where they
-    would lie at the median step: a gap that is wider stays one.
-    """
+    """Each value drawn anew, up to halfway to the next ones, or half the median step."""
     levels, level = np.unique(values, return_inverse=True)
     if len(levels) < 2:
         return values
@@ -146,34 +135,24 @@ class Reader:
     as_columns: bool = field(default=False, kw_only=True)
 
     def numbers(self, X: Any) -> Any:
-        """What scikit-learn's check accepts: ``[N, ...]``.
-
-        :raises ValueError: if ``X`` is not understood.
-        """
+        """What scikit-learn's check accepts: ``[N, ...]``."""
         return plain_table(X)
 
     def encoding(
         self, X: np.ndarray, likelihood: Likelihood | None, rows: np.ndarray | None = None
     ) -> Encoding:
-        """How checked training data are converted for the model.
-
-        :param likelihood: the user's.
-        :param rows: which rows count ``[N]``; by default all.
-        """
+        """How checked training data are converted; of ``rows`` ``[N]``, by default all."""
         return encoding_of(X, likelihood, rows, self.as_columns)
 
     def likelihood(self, x: np.ndarray, encoding: Encoding, dim: int) -> Likelihood:
-        """That of encoded data, where the user gave none.
-
-        :param dim: length of all latents together.
-        """
+        """That of encoded data, where the user gave none, for ``dim`` latents in all."""
         if encoding.values == "binary":
             return Bernoulli()
         return Normal(residual_scale(x / 255 if x.dtype == np.uint8 else x, dim))
 
     def completed(self, likelihood: Likelihood, x: np.ndarray, encoding: Encoding) -> Likelihood:
-        """The user's or the default one, with what encoded data add to it: if entries are missing,
-        in whatever rows, encoders see the mean of the observed ones instead.
+        """The user's or the default one, with what encoded data add to it: in gaps, of whatever
+        rows, encoders see the mean of the observed entries.
         """
         if likelihood.takes_missing or not encoding.missing:
             return likelihood
@@ -185,10 +164,7 @@ class Reader:
         return default_plain_network(shape, skip=view.linear)
 
     def view(self, x: np.ndarray, encoding: Encoding) -> View:
-        """How a start sees encoded data.
-
-        :raises ValueError: if there is nothing to see.
-        """
+        """How a start sees encoded data, if these differ."""
         if not (np.fmax.reduce(x) > np.fmin.reduce(x)).any():  # of what is there, gaps aside
             raise ValueError("the rows of X do not differ: there is nothing to cluster")
         return View()
@@ -197,22 +173,9 @@ class Reader:
         """What was chosen, for ``settings_``."""
         return {}
 
-    def module(self, encoding: Encoding) -> nn.Module:
-        """What ``encoding.encode`` does to numbers, as a module of tensors."""
-        return EncodingModule(encoding)
-
     def in_words(self) -> list[dict[str, Any]]:
         """What codes stand for, of each column that has such, in JSON types."""
         return []
-
-    def check_marking(self, encoding: Encoding) -> None:
-        """:raises ValueError: if outlying rows cannot be marked."""
-        if not encoding.of_real_columns:
-            read_as = "images" if len(encoding.x_shape) > 1 else repr(encoding.values)
-            raise ValueError(
-                "mark_outliers=True is for tables of real numbers without a likelihood, and X is "
-                f"read as {read_as}: leave it out"
-            )
 
     def check_gaps(self, X: np.ndarray, encoding: Encoding, likelihood: Likelihood) -> None:
         """:raises ValueError: if later data have gaps that the model does not know."""
@@ -226,7 +189,7 @@ class Reader:
         """The columns to describe: a frame with the user's own, in which text that was read as
         numbers is numbers; else what was read, by name if the training data had names.
 
-        :param checked: the rows ``X`` as a fitted estimator has checked them ``[N, ...]``.
+        :param checked: the same rows as a fitted estimator has checked them ``[N, ...]``.
         """
         if is_frame(X):
             columns = enumerate(columns_given(X))
@@ -235,10 +198,7 @@ class Reader:
         return rows if names is None else dict(zip(map(str, names), rows.T, strict=True))
 
     def returned(self, values: np.ndarray, like: Any = None) -> Any:
-        """Decoded values in the user's form.
-
-        :param like: the user's data with the same rows, if there are such.
-        """
+        """Decoded values in the user's form, of the same rows as ``like`` if that is given."""
         if self.form is None or not (like is None or is_frame(like)):
             return values
         if like is None:
@@ -247,11 +207,7 @@ class Reader:
 
 
 def plain_table(X: Any) -> Any:
-    """Data without masks, NA or tensors; a data frame stays one, with its names.
-
-    :raises ValueError: if columns of a data frame are not numbers, which are named, or a tensor is
-        not dense and real.
-    """
+    """Data without masks, NA or tensors; a data frame stays one, with its names."""
     if isinstance(X, Tensor):
         return array_of_tensor(X, "X")
     if is_frame(X):
@@ -285,21 +241,17 @@ def check_kinds(columns: Sequence[Given], kinds: Collection[str]) -> None:
                 "strings, or all numbers"
             )
     if wrong:
-        dtypes = ", ".join(sorted({column.dtype for column in wrong}))
+        names, dtypes = [column.name for column in wrong], sorted({each.dtype for each in wrong})
         advice = " and ".join(dict.fromkeys(ADVICE[column.kind] for column in wrong))
         allowed = "numbers, categories or bools" if Kind.CATEGORIES in kinds else "numbers"
         raise ValueError(
-            f"X must hold {allowed}, but the columns {[column.name for column in wrong]} have the "
-            f"dtype {dtypes}: encode {advice}, or drop them"
+            f"X must hold {allowed}, but the columns {names} have the dtype {', '.join(dtypes)}: "
+            f"encode {advice}, or drop them"
         )
 
 
 def real_numbers(X: np.ndarray) -> np.ndarray:
-    """Checked data of a dtype of real numbers of at most 64 bits.
-
-    :raises ValueError: if they are of another kind, such as dates, out of float64's range, or
-        integers that floats do not tell apart.
-    """
+    """Checked data of a dtype of real numbers of at most 64 bits; an error for others."""
     if X.dtype.kind not in "buif":
         raise ValueError(f"X must hold numbers, got dtype {X.dtype}: convert or drop it")
     if X.dtype.kind in "ui":
@@ -310,8 +262,6 @@ def real_numbers(X: np.ndarray) -> np.ndarray:
 def plain_labels(y: Any) -> Any:
     """Labels, -1 where they are masked, NA, or None or NaN among whole numbers or strings; integers
     in an array of objects become integers.
-
-    :raises ValueError: if a tensor is not dense and real.
     """
     y = with_unknown(array_of_tensor(y, "y") if isinstance(y, Tensor) else y, "y")
     return plain_array(y, "y") if is_of_objects(y) or isinstance(y, list | tuple) else y

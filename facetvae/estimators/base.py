@@ -1,6 +1,4 @@
-"""What every estimator here needs for scikit-learn: data checks, and fitted models that pickle
-without code.
-"""
+"""What every estimator needs for scikit-learn: data checks, and pickles without code."""
 
 from __future__ import annotations
 
@@ -23,9 +21,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from facetvae.estimators.arrays import Reader, View, real_numbers
 from facetvae.estimators.defaults import Lengths, default_batch_size, default_dims, lengths
-from facetvae.estimators.encoding import Encoding, representable
+from facetvae.estimators.encoding import Encoding, EncodingModule, representable
 from facetvae.estimators.posteriors import Reads
-from facetvae.estimators.training import bound, check_trained
+from facetvae.estimators.training import bound
 from facetvae.table_rules.rows import has_missing, in_parts, is_missing, parts
 from guides import FacetGuide
 from inference.export import Predictions, check_precision, write_program
@@ -41,7 +39,7 @@ from ppl_models.networks import Architecture
 #: A random state, as scikit-learn defines it.
 RandomState = int | np.random.RandomState | None
 
-# What scikit-learn's data check accepts.
+# What scikit-learn's check accepts.
 ACCEPTED: dict[str, Any] = {"allow_nd": True, "ensure_all_finite": "allow-nan"}
 # The files of a pickled runner's checkpoint.
 FILES = {"config.json", "weights.safetensors", "history.jsonl"}
@@ -85,11 +83,6 @@ class Chosen:
     view: View = field(default_factory=View)
     verbose: bool = False
 
-    def settings(self) -> dict[str, Any]:
-        """The settings in a readable form."""
-        parts = {"likelihood": repr(self.likelihood), "network": repr(self.network)}
-        return {**parts, "batch_size": self.batch_size}
-
     def lengths(self, n: int, steps: Sequence[int]) -> Lengths:
         """The length of each phase for ``n`` data."""
         return lengths(steps, -(-n // self.batch_size), self.epochs)
@@ -101,11 +94,7 @@ class Chosen:
         schedule: Schedule | None = None,
         slower: float = 1.0,
     ) -> SVIRunner:
-        """A runner for a model that is built here, so that the seed determines its networks. The
-        user's likelihood is copied.
-
-        :param slower: by how much its rate is below the learning rate.
-        """
+        """A runner, ``slower`` than the learning rate, for a model built here from the seed."""
         with seeded(self.seed, torch.device("cpu")):
             built = guide(model(copy.deepcopy(self.likelihood), self.network))
         rate = self.learning_rate / slower
@@ -218,17 +207,14 @@ class FacetEstimator(BaseEstimator):
         later = self._later_data(X)  # which says so if nothing was fitted
         return self.encoding_.encode(later)
 
-    def _check_trained(self, runner: SVIRunner, x: np.ndarray, **given: Any) -> SVIRunner:
-        """``runner``, if its training has not diverged."""
-        check_trained(runner.guide, x, self.learning_rate, **given)
-        return runner
-
     def _state_settings(self, chosen: Chosen, **settings: Any) -> None:
         """Store the chosen settings, and print them if asked to."""
         encoding = {"values": self.encoding_.values, "missing": self.encoding_.missing}
         if self.encoding_.unskewed is not None:
             encoding["unskewed"] = True  # see encoding_.unskewed.power
-        self.settings_ = encoding | self.reader_.settings() | settings | chosen.settings()
+        parts = {"likelihood": repr(chosen.likelihood), "network": repr(chosen.network)}
+        self.settings_ = encoding | self.reader_.settings() | settings | parts
+        self.settings_["batch_size"] = chosen.batch_size
         if self.verbose:
             print(f"{type(self).__name__}:")
             print(*(f"  {name}: {value}" for name, value in self.settings_.items()), sep="\n")
@@ -244,19 +230,12 @@ class FacetEstimator(BaseEstimator):
         if self.verbose:
             say(f"{type(self).__name__} {phase}")
 
-    def _double(self) -> FacetGuide:
-        """The guide in float64, so that the result for a datum does not depend on the other data in
-        the same call.
-
-        In float32, sums round differently with the number of rows. (On a device without float64 the
-        guide is used as it is.)
+    def _precise(self) -> Reads:
+        """What rows are read by: the guide in float64, where the device has it, since in float32
+        a row's result would depend on the number of rows in a call.
         """
         guide = self.runner_.guide
         return guide if self.runner_.device.type == "mps" else copy.deepcopy(guide).double()
-
-    def _precise(self) -> Reads:
-        """What rows are read by."""
-        return self._double()
 
     def _export(
         self,
@@ -268,16 +247,14 @@ class FacetEstimator(BaseEstimator):
         """Write the fitted guide, from the user's units on, as a program."""
         check_is_fitted(self)
         guide = copy.deepcopy(self.runner_.guide).cpu().to(check_precision(dtype))
-        module = Predictions(guide, clusters, self.reader_.module(self.encoding_))
+        module = Predictions(guide, clusters, EncodingModule(self.encoding_))
         kind = torch.uint8 if self.encoding_.values == "8-bit" else dtype
         x = torch.zeros(2, *self.encoding_.x_shape, dtype=kind)
         write_program(module, path, x, about=about)
 
     def score(self, X: Any, y: Any = None) -> float:
         """The ELBO of ``X``, in nats per datum, in the user's units: a lower bound on the mean
-        log-density.
-
-        It is estimated from ten draws of the latents, which are the same at each call.
+        log-density, from ten draws of the latents, the same at each call.
 
         :param y: not used.
         :raises ValueError: if ``X`` does not fit the training data.
@@ -359,10 +336,9 @@ class FacetEstimator(BaseEstimator):
 
 def _read(files: Any) -> SVIRunner:
     """The runner of a checkpoint."""
-    if not isinstance(files, dict) or files.keys() != FILES:
-        raise ValueError(f"a pickled runner_ holds the files {sorted(FILES)} and no others")
-    if wrong := [name for name, content in files.items() if not isinstance(content, bytes)]:
-        raise ValueError(f"the files of a pickled runner_ hold bytes, but {wrong[0]} does not")
+    whole = isinstance(files, dict) and files.keys() == FILES
+    if not whole or not all(isinstance(content, bytes) for content in files.values()):
+        raise ValueError(f"a pickled runner_ holds the bytes of {sorted(FILES)} and nothing else")
     # Building the networks draws random numbers.
     with _temporary_folder("unpickle") as folder, seeded(0, torch.device("cpu")):
         for name in FILES:
@@ -384,10 +360,7 @@ def _temporary_folder(purpose: str) -> Iterator[Path]:
 
 
 def drawn_seed(random_state: RandomState) -> int:
-    """A seed; with ``None``, from NumPy's global stream, as in scikit-learn.
-
-    :raises ValueError: if it is not a random state.
-    """
+    """A seed; with ``None``, from NumPy's global stream, as in scikit-learn."""
     if isinstance(random_state, np.random.Generator):
         raise ValueError("random_state is a Generator: give an integer or a RandomState")
     return int(check_random_state(random_state).randint(2**31 - 1))

@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 from facetvae.estimators.arrays import plain_labels
 from facetvae.estimators.base import FacetEstimator, restore_on_error
 from facetvae.estimators.defaults import default_plain_network, epochs_of
+from facetvae.estimators.training import check_trained
 from facetvae.estimators.words import plain_values
 from guides import ClassifierGuide
 from ppl_models import NVAE
@@ -27,6 +28,7 @@ __all__ = ["SemiSupervisedClassifier"]
 
 # Optimiser steps if no number of epochs is given.
 STEPS = 4000
+
 # scikit-learn compares labels as integers of 64 bits.
 LARGEST_LABEL = 2.0**63
 
@@ -99,13 +101,16 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
             lambda model: ClassifierGuide(model, label_weight=weight),
         )
         runner.fit(x, epochs, chosen.batch_size, epochs, progress=self.verbose, label=label)
-        self.runner_ = self._check_trained(runner, x, label=label)
+        check_trained(runner.guide, x, self.learning_rate, label=label)
+        self.runner_ = runner
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probability of each of ``classes_``: ``[N, L]``."""
         x = self.encode(X)
-        return self._double().predict_proba(x)["class"]
+        guide = self._precise()
+        assert isinstance(guide, ClassifierGuide)
+        return guide.predict_proba(x)["class"]
 
     def export(self, path: str | Path, *, dtype: torch.dtype = torch.float32) -> None:
         """Write :meth:`predict_proba`, with the means of the latents, as a program that runs

@@ -78,8 +78,7 @@ HELD_OUT, FEWEST_HELD_OUT, MOST_HELD_OUT = 0.1, 20, 10_000
 # Facets of data in which they are not counted.
 FACETS = 2
 # Optimiser steps of each phase: the deepest facet alone, each further facet, all with their
-# mixtures; and if facets are subspaces: training the networks on these, unless they are set to
-# them, and all with their mixtures.
+# mixtures; and with subspaces, of networks that are not set to them, and of all.
 STEPS, SUBSPACE_STEPS = (1000, 3000, 1500), (600, 3000)
 # Share of the rows beyond which a fit warns that they are left out, and what can be done.
 MOST_LEFT_OUT = 0.1
@@ -87,7 +86,7 @@ LOOK_AT_THEM = (
     "look at them; give NaN for codes of missing values such as -999, and if they are rows as any, "
     "give labels= for some, or a likelihood=, with which no row is left out"
 )
-FIT_ANEW = "fit anew, with old rows beside them if these still count, or give labels= for some"
+FIT_ANEW = "fit anew, with old rows beside them if these still count"
 # Entries of rows with gaps in training data up to which such rows are improved.
 MOST_IMPROVED = 200_000
 # Names of the facets, None where they are to be counted; and what makes a strategy of subspaces.
@@ -120,11 +119,10 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         values are divided by 255), and facets are faded in by depth.
     :param network: such as ``ppl_models.MLPLadder((200, 400))``, with a rung for each facet; facets
         are then faded in by depth.
-    :param epochs: passes over the data, all phases together, of which each has one at least.
+    :param epochs: passes over the data, all phases together, of which each has one at least. The
+        last phase ends once a tenth of the data, held out if that is 20 or more, says so.
     :param batch_size: by default about a twentieth of the data, between 16 and 512.
     :param learning_rate: Adam's learning rate; with subspaces the last phase has a third or less.
-    :param early_stopping: whether the last phase may end before its last epoch; a tenth of the data
-        is held out for that, if that is 20 or more.
     :param random_state: for networks, draws and shuffling.
     :param device: where to train, such as ``"cuda"``.
     :param verbose: whether to print the chosen settings, and each phase with its progress.
@@ -159,7 +157,6 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     n_init: int = 1
     mark_outliers: bool = False
     columns: Mapping[str, Likelihood] | None = None
-    early_stopping: bool = True
 
     @exclusive()
     @restore_on_error
@@ -197,10 +194,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         kept, held_out = self._split(known, strategy.chosen.seed)
         labels = {name: label[kept] for name, label in known.items()}
         check_enough(len(kept), len(x), numbers)
-        further = [
-            part_of_rows(len(kept), labels, derive_seed(strategy.chosen.seed, i))
-            for i in range(1, self.n_init)
-        ]
+        seeds = (derive_seed(strategy.chosen.seed, i) for i in range(1, self.n_init))
+        further = [part_of_rows(len(kept), labels, seed) for seed in seeds]
         for some in further:
             check_enough(len(some), len(x), numbers, "a further start (n_init)")
         part, *held = rows.first(kept, *(() if held_out is None else (held_out,)))
@@ -212,7 +207,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             starts.append(self._start(again, part[some], others, numbers, theirs))
         best = likeliest(starts, part if others is None else others)
         self._keep(best)
-        self.runner_ = self._check_trained(best.runner, x)
+        check_trained(best.runner.guide, x, self.learning_rate)
+        self.runner_ = best.runner
         self._state_later("refined", self._gains_by_steps(x))
         if len(x) > MANY:
             gc.collect()  # frames of what torch imported meanwhile would keep x after this call
@@ -225,63 +221,37 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         return self
 
     @exclusive()
-    def partial_fit(
-        self, X: Any, y: Any = None, *, labels: Any = None, epochs: int = 1
-    ) -> MultiFacetClustering:
+    def partial_fit(self, X: Any, y: Any = None, *, epochs: int = 1) -> MultiFacetClustering:
         """Train on with new data; facets and clusters keep their numbers, and none is added.
 
         The first call is ``fit``. Afterwards ``labels_`` and ``outliers_`` are those of ``X``, of
-        which rows that lie far from all of the fit are left out, unless they have a label. If
-        training is interrupted these stay as they were, while the weights have moved.
+        which rows that lie far from all of the fit are left out. If training is interrupted these
+        stay as they were, while the weights have moved.
 
         :param X: new data of the same shape; give old rows, too, if they still count.
         :param y: not used.
-        :param labels: known clusters, as for :meth:`fit`.
         :param epochs: passes over ``X``.
         :raises ValueError: before training, if an argument does not fit, or all rows lie far from
-            those of the fit and have no label. If more than a tenth do, it warns.
+            those of the fit. If more than a tenth do, it warns.
         :raises FloatingPointError: if training diverges.
         """
         if not self.__sklearn_is_fitted__():
-            return self.fit(X, y, labels=labels)
+            return self.fit(X)
         check_size("epochs", epochs)
         x = self.encode(X)
-        known = known_labels(labels, self.facet_names_, len(x))
-        component = {name: self._components(name, label) for name, label in known.items()}
-        rows = labelled_rows(known, len(x)) | ~self._outlying(x)
-        if not rows.any():
+        outlying = self._outlying(x)
+        if outlying.all():
             raise ValueError(f"all {len(x)} rows of X lie far from those of the fit: {FIT_ANEW}")
-        _warn_of_outliers(~rows, "those of the fit", FIT_ANEW, stacklevel=4)
-        self.runner_.fit(
-            x[rows],
-            epochs,
-            self.settings_["batch_size"],
-            log_every=epochs,
-            progress=False,
-            label={name: label[rows] for name, label in component.items()} or None,
-        )
-        self._check_trained(self.runner_, x[rows])
-        self.labels_, self.outliers_ = predicted(self._precise(), self.clusters_, x), ~rows
+        _warn_of_outliers(outlying, "those of the fit", FIT_ANEW, stacklevel=4)
+        usual, size = x[~outlying], self.settings_["batch_size"]
+        self.runner_.fit(usual, epochs, size, log_every=epochs, progress=False)
+        check_trained(self.runner_.guide, usual, self.learning_rate)
+        self.labels_, self.outliers_ = predicted(self._precise(), self.clusters_, x), outlying
         self.labels_[self.outliers_ & self.mark_outliers] = -1
         return self
 
-    def _components(self, facet: str, label: np.ndarray) -> np.ndarray:
-        """The mixture components of known clusters ``[N]``, -1 where unknown."""
-        components = self.clusters_[self.facet_names_.index(facet)]
-        if label.max() >= len(components):
-            raise ValueError(
-                f"facet {facet!r} has the clusters 0 to {len(components) - 1}, but labels up to "
-                f"{label.max()} are given"
-            )
-        return np.where(label < 0, -1, components[label])
-
     def _start(
-        self,
-        strategy: FitStrategy,
-        x: np.ndarray,
-        held_out: np.ndarray | None,
-        numbers: Numbers,
-        label: Labels,
+        self, strategy: FitStrategy, x: Any, held_out: Any, numbers: Numbers, label: Labels
     ) -> Start:
         """One fit from the beginning to the end."""
         wanted = {name: numbers.get(name) for name in strategy.names}
@@ -294,7 +264,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         K = {name: count.number for name, count in counts.items()}
         runner = strategy.mixtures(x, latents, K, label)
         self._say("trains all together")
-        ended = strategy.together(runner, x, held_out, label, self.early_stopping)
+        ended = strategy.together(runner, x, held_out, label)
         return Start(strategy, counts, runner, ended)
 
     def _keep(self, start: Start) -> None:
@@ -342,14 +312,9 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         x = self.encode(X)
         return probabilities(self._precise(), self.clusters_, x)
 
-    def fit_predict(self, X: Any, y: Any = None, *, labels: Any = None) -> np.ndarray:
-        """Fit, then return ``labels_``."""
-        return self.fit(X, y, labels=labels).labels_
-
     def transform(self, X: Any) -> np.ndarray:
         """Means of all facets' latents, side by side: ``[N, d_1 + ... + d_J]``."""
-        X = self._later_data(X)
-        return self._features(X, self.facet_names_)
+        return self._features(self._later_data(X), self.facet_names_)
 
     def export(self, path: str | Path, *, dtype: torch.dtype = torch.float32) -> None:
         """Write :meth:`transform` and :meth:`predict_proba` as a program that runs without this
@@ -397,23 +362,15 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         check_is_fitted(self)
         check_size("n_samples", n_samples)
         if (facet is None) != (cluster is None):
-            raise ValueError(
-                f"give facet and cluster together, or neither; got facet={facet!r}, "
-                f"cluster={cluster!r}"
-            )
+            got = f"facet={facet!r}, cluster={cluster!r}"
+            raise ValueError(f"give facet and cluster together, or neither; got {got}")
         chosen = None if facet is None else facet_index(self.facet_names_, facet)
-        if chosen is not None and not is_index(cluster, len(self.clusters_[chosen])):
-            raise ValueError(
-                f"facet {facet!r} has the clusters 0 to {len(self.clusters_[chosen]) - 1}, got "
-                f"{cluster!r}"
-            )
-        with (
-            seeded(drawn_seed(self.random_state), self.runner_.device),
-            torch.no_grad(),
-            evaluating(self.runner_.model),
-        ):
+        if chosen is not None and not is_index(cluster, K := len(self.clusters_[chosen])):
+            raise ValueError(f"facet {facet!r} has the clusters 0 to {K - 1}, got {cluster!r}")
+        model, seed = self.runner_.model, drawn_seed(self.random_state)
+        with seeded(seed, self.runner_.device), torch.no_grad(), evaluating(model):
             z, clusters = self._drawn_latents(n_samples, chosen, cluster)
-            p = self.runner_.model.decode(z)
+            p = model.decode(z)
             x = p.sample() if noise else p.mean
         values = self.encoding_.decode(x.cpu().numpy())
         return self.reader_.returned(values), torch.stack(clusters, 1).cpu().numpy()
@@ -483,8 +440,12 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         if self._shows_subspaces(x):
             self.reader_ = replace(self.reader_, as_columns=True)
             x = super()._newly_encoded(X)
-        if self.mark_outliers:
-            self.reader_.check_marking(self.encoding_)
+        if self.mark_outliers and not self.encoding_.of_real_columns:
+            read_as = "images" if x.ndim > 2 else repr(self.encoding_.values)
+            raise ValueError(
+                "mark_outliers=True is for tables of real numbers without a likelihood, and X is "
+                f"read as {read_as}: leave it out"
+            )
         self.usual_ = None  # of columns of real numbers alone
         if self.encoding_.of_real_columns:
             self._say("looks for outlying rows")
@@ -512,9 +473,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
 
     def _outlying(self, x: np.ndarray) -> np.ndarray:
         """Rows ``[N]`` that lie far from those of the fit, which are not trained on."""
-        if self.usual_ is None:
-            return np.zeros(len(x), bool)
-        return self.usual_.among(x)
+        return np.zeros(len(x), bool) if self.usual_ is None else self.usual_.among(x)
 
     def _to_mark(self, x: np.ndarray) -> np.ndarray:
         """Rows ``[N]`` that get the cluster -1: outlying ones, if they are to be marked."""
@@ -534,9 +493,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         return self._divided(x, names, view) or self._ladder(x, names, view)
 
     def _divided(self, x: np.ndarray, names: Names, view: View) -> SubspaceStrategy | None:
-        """Facets are subspaces, with clusters or not; ``None`` if the data vary in too few
-        dimensions.
-        """
+        """Facets as subspaces; ``None`` if the data vary in too few dimensions."""
         names, dims = self._dims(x, names)
         if x.shape[1] < len(names):
             return None
@@ -578,13 +535,11 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         return kind(shape, names, chosen, lengths, dim, len(x))
 
     def _split(self, known: Labels, seed: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """Rows to train on, including all that have a label, and rows to hold out if there are
-        enough; outlying rows are neither.
-        """
+        """Rows to train on, all with a label among them, and to hold out if there are enough."""
         rows = np.flatnonzero(~self.outliers_)
         free = rows[~labelled_rows(known, len(self.outliers_))[rows]]
         n = min(int(HELD_OUT * len(rows)), MOST_HELD_OUT)
-        if not self.early_stopping or n < FEWEST_HELD_OUT or len(free) < n:
+        if n < FEWEST_HELD_OUT or len(free) < n:
             return rows, None
         held_out = np.sort(np.random.default_rng(seed).permutation(free)[:n])
         return np.setdiff1d(rows, held_out), held_out
@@ -607,12 +562,14 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         gaps = self.encoding_.of_columns and bool(self.encoding_.missing)
         return gaps and len(rows_with_gaps(x)) * x[:1].size <= MOST_IMPROVED
 
-    def _reading(self, guide: FacetGuide) -> Reads:
+    def _reading(self, guide: Reads) -> Reads:
         """What rows are read by: the fitted guide, or one that improves what it finds."""
-        return ImprovedInGaps(guide) if self.settings_.get("refined") else guide
+        if self.settings_.get("refined") and isinstance(guide, FacetGuide):
+            return ImprovedInGaps(guide)
+        return guide
 
     def _precise(self) -> Reads:
-        return self._reading(super()._double())
+        return self._reading(super()._precise())
 
 
 def _warn_of_outliers(rows: np.ndarray, others: str, advice: str, stacklevel: int) -> None:
@@ -719,7 +676,6 @@ class FacetClustering(ClusterMixin, TransformerMixin, BaseEstimator):
         return self.estimator_
 
     def _view(self, fitted: MultiFacetClustering, facet: int) -> None:
-        """Show one facet of a fitted estimator."""
         self.estimator_, self.facet_ = fitted, facet
         self.n_features_in_ = fitted.n_features_in_
         self.__dict__.pop("feature_names_in_", None)  # of an earlier fit

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from scipy.linalg import block_diag
-from torch import Tensor
 
 from facetvae.estimators.arrays import View
-from facetvae.table_rules.components import largest, residual_scale
-from facetvae.table_rules.filling import LinearFilling, linear_filling
+from facetvae.table_rules.components import largest
 from facetvae.table_rules.rows import thinned
 from ppl_models import Columns
 from ppl_models.columns import numeric
-from ppl_models.configurable import from_config, to_config
 
-# Shuffled tables that a direction is compared with, the share of these that it must exceed, and the
-# most rows of them.
+# Shuffled tables, the share of these that a direction must exceed, and their most rows.
 SHUFFLES, LEVEL, MAX_ROWS = 20, 0.95, 5000
 # Directions of a column that are this much shorter than its longest have no variance.
 NO_VARIANCE = 1e-6
-# Noise that fills the gaps between codes and between counts, in deviations: without it every code
-# would be a mode of the density.
+# Noise, in deviations, without which every code and count would be a mode of the density.
 FILLING = 0.4
+# Passes of expectation-maximisation, and rows that are filled at once.
+PASSES, CHUNK = 20, 1000
+# Least variance that the latents leave of standardised columns.
+LEAST = 1e-6
 
 
 @dataclass(frozen=True)
@@ -33,11 +32,9 @@ class ColumnsView(View):
     """Columns of all kinds as numbers of equal weight (factor analysis of mixed data; Pages, 2004).
 
     Each column's features (:func:`~ppl_models.columns.numeric`) become uncorrelated and of variance
-    1. Of categories and counts only those directions stay that depend on other columns more than by
-    chance (parallel analysis over whole columns), since by itself every column of categories is a
-    grouping. A gap holds its mean given the rest of the row.
+    1. Of categories and counts, each a grouping by itself, only those directions stay that depend
+    on other columns more than by chance. A gap holds its mean given the rest of the row.
 
-    :ivar columns: description of the :class:`~ppl_models.columns.Columns`.
     :ivar loc: mean of the features ``[F]``.
     :ivar whitening: ``[F, G]``.
     :ivar owner: the number of the column that each number belongs to ``[G]``.
@@ -47,7 +44,7 @@ class ColumnsView(View):
     """
 
     linear = False
-    columns: Any
+    columns: Columns
     loc: np.ndarray
     whitening: np.ndarray
     owner: np.ndarray
@@ -59,8 +56,8 @@ class ColumnsView(View):
         return self._projected(self._white(x))
 
     def smooth(self, x: np.ndarray, seed: int) -> np.ndarray:
-        """The same, with a density whose modes can be counted, of the rows with the fewest gaps: at
-        least half of all. What is filled in would have modes that are not the data's.
+        """The same, with a density whose modes can be counted, of the half with the fewest gaps:
+        what is filled in would have modes that are not the data's.
         """
         gaps = np.isnan(x).sum(1)
         white = self._white(x[gaps <= np.median(gaps)])
@@ -69,14 +66,8 @@ class ColumnsView(View):
             (white + noise * self.discrete) / np.hypot(1, FILLING * self.discrete)
         )
 
-    def network_input(self, x: Tensor) -> Tensor:
-        return x
-
-    def residual_scale(self, x: np.ndarray, dim: int) -> float:
-        return residual_scale(self.numbers(x), dim)
-
     def _white(self, x: np.ndarray) -> np.ndarray:
-        features = np.concatenate(_features(from_config(self.columns), x), 1)
+        features = np.concatenate(_features(self.columns, x), 1)
         white = (features - self.loc) @ self.whitening
         if self.filling is None:
             return white
@@ -89,8 +80,7 @@ class ColumnsView(View):
 def columns_view(columns: Columns, x: np.ndarray) -> ColumnsView:
     """The view of encoded data ``[N, D]``."""
     features = _features(columns, x)
-    loc = [column.mean(0) for column in features]
-    centred = [column - mean for column, mean in zip(features, loc, strict=True)]
+    centred = [column - column.mean(0) for column in features]
     turns = [_whitening(column) for column in centred]
     white = [column @ turn for column, turn in zip(centred, turns, strict=True)]
     owner = np.repeat(np.arange(len(white)), [column.shape[1] for column in white])
@@ -99,8 +89,8 @@ def columns_view(columns: Columns, x: np.ndarray) -> ColumnsView:
     dependent = _dependent(white, is_code, discrete)
     directions = np.concatenate([dependent, np.eye(len(owner))[~discrete]])
     filling = _filling(white, np.isnan(x)[:, owner])
-    config, turn = to_config(columns), block_diag(*turns)
-    return ColumnsView(config, np.concatenate(loc), turn, owner, directions, discrete, filling)
+    loc, turn = np.concatenate([column.mean(0) for column in features]), block_diag(*turns)
+    return ColumnsView(columns, loc, turn, owner, directions, discrete, filling)
 
 
 def _filling(white: list[np.ndarray], gaps: np.ndarray) -> LinearFilling | None:
@@ -124,11 +114,9 @@ def _whitening(features: np.ndarray) -> np.ndarray:
 
 
 def _dependent(white: list[np.ndarray], is_code: np.ndarray, discrete: np.ndarray) -> np.ndarray:
-    """Orthonormal directions ``[m, G]`` of codes and counts that depend on other columns.
-
-    They are principal components of all columns side by side that exceed those of shuffled columns.
-    All numbers count as one column without correlations: their directions stay in any case, and
-    components that are due to their own correlations would only bring chance from the codes along.
+    """Orthonormal directions ``[m, G]`` of codes and counts that depend on other columns: principal
+    components beyond those of shuffled ones. Numbers, which stay in any case, count as one column
+    without correlations of its own.
     """
     codes, numbers = ([white[i] for i in np.flatnonzero(is_code == kind)] for kind in (True, False))
     if not codes:
@@ -151,3 +139,57 @@ def _beyond_chance(white: list[np.ndarray]) -> np.ndarray:
     chance = np.quantile([np.sqrt(largest(table)) for table in shuffled], LEVEL)
     _, size, components = np.linalg.svd(np.concatenate(rows, 1), full_matrices=False)
     return components[size > chance]
+
+
+@dataclass(frozen=True)
+class LinearFilling:
+    """Probabilistic PCA: x = W z + noise, z standard normal (Tipping and Bishop, 1999).
+
+    :ivar loadings: W ``[G, m]``.
+    :ivar noise: its variance.
+    """
+
+    loadings: np.ndarray
+    noise: float
+
+    def filled(self, x: np.ndarray, gaps: np.ndarray) -> np.ndarray:
+        """``x`` ``[N, G]`` with the mean given the rest of the row in its ``gaps`` ``[N, G]``."""
+        return np.concatenate([rows for rows, _ in self._expected(x, gaps)])
+
+    def _expected(self, x: np.ndarray, gaps: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Filled rows, a part at a time, and the sum of their covariances ``[G, G]``."""
+        for start in range(0, len(x), CHUNK):
+            yield self._expected_at_once(x[start : start + CHUNK], gaps[start : start + CHUNK])
+
+    def _expected_at_once(self, x: np.ndarray, gaps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        W, m = self.loadings, self.loadings.shape[1]
+        products = (W[:, :, None] * W[:, None, :]).reshape(len(W), m * m)
+        precision = (~gaps @ products).reshape(-1, m, m) + self.noise * np.eye(m)
+        covariance = np.linalg.inv(precision)
+        z = covariance @ (np.where(gaps, 0, x) @ W)[..., None]
+        filled = np.where(gaps, z[..., 0] @ W.T, x)
+        unseen = gaps[:, :, None] * W
+        spread = self.noise * np.einsum(
+            "ngi,nij,nhj->gh", unseen, covariance, unseen, optimize=True
+        )
+        return filled, spread + self.noise * np.diag(gaps.sum(0))
+
+
+def linear_filling(x: np.ndarray, gaps: np.ndarray, dim: int) -> LinearFilling:
+    """The likeliest model with ``dim`` latents, by expectation-maximisation from gaps at 0.
+
+    :param x: ``[N, G]``, centred and of about unit variance.
+    :param gaps: which entries are missing ``[N, G]``.
+    """
+    x, gaps = thinned(np.where(gaps, 0, x), MAX_ROWS), thinned(gaps, MAX_ROWS)
+    covariance = x.T @ x / len(x)
+    for _ in range(PASSES):
+        parts = _principal(covariance, dim)._expected(x, gaps)
+        covariance = sum(filled.T @ filled + spread for filled, spread in parts) / len(x)
+    return _principal(covariance, dim)
+
+
+def _principal(covariance: np.ndarray, dim: int) -> LinearFilling:
+    size, turn = np.linalg.eigh(covariance)
+    noise = max(LEAST, float(size[:-dim].mean()))
+    return LinearFilling(turn[:, -dim:] * np.sqrt((size[-dim:] - noise).clip(LEAST)), noise)

@@ -1,6 +1,4 @@
-"""Rows of counts, sparse or not: read as sparse rows, returned as the user gave them, and seen by a
-start in a few directions of their logarithms at a common total.
-"""
+"""Rows of counts, sparse or not: how they are read, and seen in directions of their logarithms."""
 
 from __future__ import annotations
 
@@ -11,7 +9,6 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.sparse import csc_array, csr_array, issparse, vstack
 from scipy.sparse.linalg import LinearOperator, svds
-from torch import nn
 
 from facetvae.estimators.arrays import Reader, View, plain_table
 from facetvae.estimators.encoding import Encoding
@@ -19,8 +16,7 @@ from ppl_models import MLP, DirichletMultinomial, Likelihood, Multinomial
 from ppl_models.given.sparse import SparseRows, is_sparse, sparse_rows
 from ppl_models.networks import Architecture
 
-# Widths of the default network. The first is paid for by every column: at 10,000 columns it takes
-# most of a step.
+# Widths of the default network, of which the first is paid for by every column.
 WIDTHS = (128, 128)
 # Most directions; and fewest, of which chance alone may be the reason.
 DIRECTIONS, FEWEST = 15, 2
@@ -28,20 +24,17 @@ DIRECTIONS, FEWEST = 15, 2
 SHUFFLES, SPREAD = 3, 4
 # Share of a column's squares that rounding alone leaves as variance.
 NO_VARIANCE = 1e-12
-# Noise that fills gaps between equal rows, in deviations of the numbers, and the relative length
-# below which a direction is rounding.
+# Noise that fills gaps between equal rows, in deviations, and a direction's length of rounding.
 FILLING, NO_DIRECTION = 0.05, 1e-6
 
 
 @dataclass(frozen=True)
 class CountsView(View):
     """Rows of counts as numbers: principal directions of log(1 + x m / n), where n is the row's
-    total and m the median one, in columns less their mean in the row's batch.
-
-    Columns are divided by the root of their variance plus the median column's, so that neither
-    frequent nor rare ones hide the others. Directions are those that exceed the first one of
-    matrices whose columns are shuffled within the batches (parallel analysis; Horn, 1965). A
-    rotation spreads them over several times as many columns, as tables have them.
+    total and m the median one, in columns less their mean in the row's batch, divided by the root
+    of their variance plus the median column's. Directions are those that exceed the first one of
+    matrices whose columns are shuffled within the batches (parallel analysis; Horn, 1965), spread
+    over several times as many columns, as tables have them.
 
     :ivar total: m.
     :ivar weights: from logarithms to the numbers, whose mean variance is 1: ``[D, F]``.
@@ -68,18 +61,13 @@ class CountsView(View):
         noise = np.random.default_rng(seed).normal(size=(len(x), len(turns)))
         return numbers + FILLING * noise @ turns
 
-    def network_input(self, x: SparseRows) -> SparseRows:  # type: ignore[override]
-        return x
-
     def residual_scale(self, x: SparseRows, dim: int) -> float:  # type: ignore[override]
         return self.noise
 
 
 def counts_view(x: SparseRows, num_batches: int = 1, seed: int = 0) -> CountsView:
-    """The view of rows of counts, in two directions if fewer exceed chance.
-
-    :param x: ``[N, D]``, of several batches ``[N, D + 1]`` with their codes in the last column.
-    :raises ValueError: if rows do not differ.
+    """The view of rows of counts ``[N, D]``, with codes of batches in a last column if there are
+    several; in two directions if fewer exceed chance.
     """
     rng = np.random.default_rng(seed)
     counts, batch = _apart(x, x.num_columns - (num_batches > 1))
@@ -185,10 +173,6 @@ def _spread(turns: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 class CountsEncoding(Encoding):
     """Counts stay as they are; the likelihood standardises what networks see."""
 
-    @property
-    def of_columns(self) -> bool:
-        return True
-
     def encode(self, X: Any) -> SparseRows:  # type: ignore[override]
         return sparse_rows(X if issparse(X) else csr_array(X))
 
@@ -226,22 +210,14 @@ class CountsReader(Reader):
         return DirichletMultinomial()
 
     def completed(self, likelihood: Likelihood, x: Any, encoding: Encoding) -> Likelihood:
-        """With a typical total, and the shares of the columns to begin with."""
+        """With a typical total, and the shares of the columns."""
         return likelihood.fitted(x) if isinstance(likelihood, Multinomial) else likelihood
 
     def network(self, shape: tuple[int, ...], view: View) -> Architecture:
         return MLP(WIDTHS, dropout=0)
 
-    def module(self, encoding: Encoding) -> nn.Module:
-        return nn.Identity()
-
     def view(self, x: Any, encoding: Encoding) -> CountsView:
         return counts_view(x, self.num_batches)
-
-    def check_marking(self, encoding: Encoding) -> None:
-        raise ValueError(
-            "mark_outliers=True is for columns of numbers, and X holds counts: leave it out"
-        )
 
     def check_gaps(self, X: Any, encoding: Encoding, likelihood: Likelihood) -> None:
         self._check(X, likelihood)
@@ -251,22 +227,20 @@ class CountsReader(Reader):
 
     def _check(self, X: Any, likelihood: Likelihood) -> None:
         """:raises ValueError: if a value is no count, or missing."""
+        values = X.data if issparse(X) else X
         try:
-            self._check_values(X.data if issparse(X) else X, likelihood)
+            if not np.isfinite(values).all():
+                raise ValueError("it holds NaN or infinity, so drop those rows or set the values")
+            if self.sparse and len(wrong := values[(values < 0) | (values != np.floor(values))]):
+                raise ValueError(
+                    f"x has values such as {wrong[0]:.4g}, but {type(likelihood).__name__} needs "
+                    "counts, 0, 1, 2 and so on: give X.toarray(), whose columns are read as "
+                    "numbers, or of many columns TruncatedSVD(30).fit_transform(X)"
+                )
             likelihood.check_sparse(sparse_rows(X if issparse(X) else csr_array(X)))
         except ValueError as error:
             why = "sparse, and so" if self.sparse else "given a likelihood of counts, and"
             raise ValueError(f"X is {why} read as counts: {error}") from error
-
-    def _check_values(self, values: np.ndarray, likelihood: Likelihood) -> None:
-        if not np.isfinite(values).all():
-            raise ValueError("it holds NaN or infinity, so drop those rows or set the values")
-        if self.sparse and len(wrong := values[(values < 0) | (values != np.floor(values))]):
-            raise ValueError(
-                f"x has values such as {wrong[0]:.4g}, but {type(likelihood).__name__} needs "
-                "counts, 0, 1, 2 and so on: give X.toarray(), whose columns are read as "
-                "numbers, or of many columns TruncatedSVD(30).fit_transform(X)"
-            )
 
 
 def _warn_of_one_hot(X: Any) -> None:
@@ -284,11 +258,7 @@ def _warn_of_one_hot(X: Any) -> None:
 
 
 def reads_counts(X: Any, likelihood: Likelihood | None) -> CountsReader | None:
-    """The reader of rows of counts, where X is sparse or the likelihood is one of these.
-
-    :param likelihood: the user's.
-    :raises ValueError: if X is sparse and the likelihood does not read counts.
-    """
+    """The reader of rows of counts, where X is sparse or the likelihood is one of these."""
     sparse = is_sparse(X)
     if isinstance(likelihood, Multinomial):
         return CountsReader(sparse, likelihood.num_batches)

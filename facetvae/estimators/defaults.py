@@ -32,10 +32,8 @@ class Lengths:
 
 
 def lengths(steps: Sequence[int], steps_per_epoch: int, epochs: int | None) -> Lengths:
-    """Convert steps of each phase to epochs, or divide ``epochs`` in the same proportions; each
-    phase has at least one epoch.
-
-    :param steps: of each facet's phase without mixtures, then of the phase with them.
+    """Epochs of each phase, at least one: as many as ``steps`` take, of each facet without mixtures
+    and of all with them, or ``epochs`` in the same proportions.
     """
     per_epoch = steps_per_epoch if epochs is None else sum(steps) / epochs
     *alone, together = (max(1, round(each / per_epoch)) for each in steps)
@@ -59,11 +57,7 @@ def default_dims(x_shape: Sequence[int], num_facets: int) -> int:
 
 
 def default_network(x_shape: Sequence[int], num_facets: int) -> Architecture:
-    """A ladder whose last rungs belong to the facets; convolutional for images ``(C, H, W)`` of 16
-    pixels or more.
-
-    :raises ValueError: if there are more facets than entries of a datum.
-    """
+    """A ladder whose last rungs are the facets'; convolutional for ``(C, H, W)`` of 16 or more."""
     if num_facets > prod(x_shape):
         raise ValueError(
             f"facets={num_facets} is too many: a sample of X has {prod(x_shape)} feature(s), and "
@@ -79,21 +73,15 @@ def default_network(x_shape: Sequence[int], num_facets: int) -> Architecture:
 
 
 def default_plain_network(x_shape: Sequence[int], skip: bool = False) -> MLP:
-    """Fully connected, without levels.
-
-    :param skip: whether there are linear maps beside the hidden layers.
-    """
+    """Fully connected, without levels; with ``skip``, linear maps beside the hidden layers."""
     return MLP(_widths(x_shape, 2), dropout=0, skip=skip)
 
 
 def _widths(x_shape: Sequence[int], levels: int) -> list[int]:
     """About three units for each entry on the first level, between 64 and 512."""
-    first = int(np.clip(2 ** ceil(log2(3 * prod(x_shape))), 64, 512))
-    return _doubling(first, levels)
+    return _doubling(int(np.clip(2 ** ceil(log2(3 * prod(x_shape))), 64, 512)), levels)
 
 
 def _doubling(first: int, levels: int) -> list[int]:
-    """Widths that double up to the third level, so that each further level adds equally many
-    parameters.
-    """
+    """Widths that double up to the third level."""
     return [first * 2 ** min(level, DOUBLINGS) for level in range(levels)]

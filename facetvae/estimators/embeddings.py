@@ -1,8 +1,5 @@
-"""Embeddings: rows of length one, as encoders of texts and images give them (CLIP, sentences).
-
-Their columns mean nothing one by one, a few directions hold much of the variance, and it falls
-slowly over the others. So the model sees the leading principal components, each with variance 1,
-and what is left is normal noise of one deviation (probabilistic PCA; Tipping and Bishop, 1999).
+"""Embeddings: rows of length one, as encoders of texts and images give them. The model sees leading
+principal components; what is left is normal noise (probabilistic PCA; Tipping and Bishop, 1999).
 """
 
 from __future__ import annotations
@@ -12,13 +9,11 @@ from math import log, pi
 
 import numpy as np
 from sklearn.decomposition import PCA
-from torch import Tensor, nn
 
 from facetvae.estimators.arrays import Reader, View
-from facetvae.estimators.encoding import Encoding, doubles
-from facetvae.table_rules.components import residual_scale
+from facetvae.estimators.encoding import Encoding
 from facetvae.table_rules.rows import some_rows
-from ppl_models import Likelihood, Normal
+from ppl_models import Likelihood
 
 # Fewest columns of embeddings, so that no ordinary table is taken for them, and how far from one
 # the length of a row may be: rounding to 16 bits moves it by less than a hundredth of this.
@@ -49,16 +44,10 @@ def are_embeddings(X: np.ndarray) -> bool:
 class EmbeddingEncoding(Encoding):
     """The map between rows of length one and their leading principal components.
 
-    :ivar directions: the components' ``[p, D]``, orthonormal.
     :ivar noise: deviation of the rows along each other direction.
     """
 
-    directions: np.ndarray = None  # type: ignore[assignment]
     noise: float = 1.0
-
-    def _encode(self, X: np.ndarray) -> np.ndarray:
-        """``[N, p]``, each component with variance 1 in the training data, float32."""
-        return (self._coordinates(X) / self.scale).astype(np.float32)
 
     def decode(self, x: np.ndarray) -> np.ndarray:
         """Rows of length one ``[N, D]``."""
@@ -68,12 +57,10 @@ class EmbeddingEncoding(Encoding):
     def _log_volume(self, X: np.ndarray) -> np.ndarray:
         """Less the log-density of what components leave of each row, which is normal noise."""
         p, D = self.directions.shape
-        left = np.square(X.astype(float) - self.loc).sum(1) - np.square(self._coordinates(X)).sum(1)
+        seen = np.square(self._standardized(X) * self.scale).sum(1)
+        left = np.square(X.astype(float) - self.loc).sum(1) - seen
         rest = (D - p) / 2 * log(2 * pi * self.noise**2) + left.clip(0) / (2 * self.noise**2)
         return np.log(self.scale).sum() + rest
-
-    def _coordinates(self, X: np.ndarray) -> np.ndarray:
-        return (X.astype(float) - self.loc) @ self.directions.T
 
 
 def embedding_encoding(X: np.ndarray) -> EmbeddingEncoding:
@@ -87,9 +74,8 @@ def embedding_encoding(X: np.ndarray) -> EmbeddingEncoding:
     scale = np.sqrt(variance.clip(np.finfo(float).tiny))[kept]
     noise = float(np.sqrt(max(pca.noise_variance_, np.finfo(np.float32).eps ** 2)))
     turns, shape = pca.components_[kept], X.shape[1:]
-    return EmbeddingEncoding(
-        "embeddings", shape, pca.mean_, scale, 0.0, directions=turns, noise=noise
-    )
+    how = {"directions": turns, "noise": noise}
+    return EmbeddingEncoding("embeddings", shape, pca.mean_, scale, 0.0, **how)
 
 
 @dataclass(frozen=True)
@@ -109,28 +95,6 @@ class EmbeddingView(View):
     def numbers(self, x: np.ndarray) -> np.ndarray:
         return x * (self.scale / self.scale[0])
 
-    def network_input(self, x: Tensor) -> Tensor:
-        return x
-
-    def residual_scale(self, x: np.ndarray, dim: int) -> float:
-        return residual_scale(self.numbers(x), dim)
-
-
-class ComponentsModule(nn.Module):
-    """What :meth:`EmbeddingEncoding.encode` does, in float64."""
-
-    loc: Tensor
-    weight: Tensor
-
-    def __init__(self, encoding: EmbeddingEncoding) -> None:
-        super().__init__()
-        self.register_buffer("loc", doubles(encoding.loc))
-        self.register_buffer("weight", doubles(encoding.directions.T / encoding.scale))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``[B, D] -> [B, p]``, as float32."""
-        return ((x.double() - self.loc) @ self.weight).float()
-
 
 @dataclass(frozen=True)
 class EmbeddingReader(Reader):
@@ -140,13 +104,6 @@ class EmbeddingReader(Reader):
         self, X: np.ndarray, likelihood: Likelihood | None, rows: np.ndarray | None = None
     ) -> Encoding:
         return embedding_encoding(X)
-
-    def likelihood(self, x: np.ndarray, encoding: Encoding, dim: int) -> Likelihood:
-        return Normal(residual_scale(x, dim))
-
-    def module(self, encoding: Encoding) -> nn.Module:
-        assert isinstance(encoding, EmbeddingEncoding)
-        return ComponentsModule(encoding)
 
     def view(self, x: np.ndarray, encoding: Encoding) -> View:
         return EmbeddingView(encoding.scale)

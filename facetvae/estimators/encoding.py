@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import log
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,17 +17,14 @@ from facetvae.table_rules.rows import in_parts, is_missing, parts, some_rows
 from facetvae.table_rules.skewness import Unskewed, unskewed_if_better
 from ppl_models import Likelihood
 
-# Exponent of 2 of the largest values whose squares and sums float64 holds with a wide margin.
-LARGE = 400
-# Constant columns are scaled only if their magnitude is beyond 2 to the power of this or its
-# inverse.
-CONSTANT = 30
+# Exponents of 2: of the largest values whose squares and sums float64 holds, and beyond which
+# constant columns are scaled.
+LARGE, CONSTANT = 400, 30
 # The largest encoded value; squares of it, summed, are within float32.
 LARGEST = 1e15
 # Values that are all below this are not shares or intensities, but real numbers.
 TINY = 2.0**-20
-# Fewest columns of a picture, and the least share of them that reach the largest value, by which
-# rows of pixels are told from other numbers that are not negative.
+# Fewest columns of a picture, and the least share of them that reach the largest value.
 FEWEST_PIXELS, BRIGHT = 16, 0.1
 # Of values within bounds that all columns have in common.
 BOUNDED = ("8-bit", "unit interval", "intensities")
@@ -44,6 +42,7 @@ class Encoding:
     :ivar missing: share of the entries that are missing.
     :ivar exponent: 0 unless values are so large or small that their squares exceed float64.
     :ivar unskewed: what is then done to skewed columns.
+    :ivar directions: whose coordinates are scaled ``[p, D]``, orthonormal; ``None`` for columns.
     """
 
     values: str
@@ -53,27 +52,25 @@ class Encoding:
     missing: float
     exponent: np.ndarray | int = 0
     unskewed: Unskewed | None = None
+    directions: Any = None
 
     @property
     def scales(self) -> bool:
         """Whether a location and a scale are taken from values."""
-        return self.values in ("real", "8-bit", "intensities")
+        return self.values in ("real", "8-bit", "intensities", "embeddings")
 
     @property
     def of_columns(self) -> bool:
         """Whether data are rows of columns that have a scale each."""
-        return self.values in ("real", "columns", "embeddings") and len(self.x_shape) == 1
+        read_so = self.values in ("real", "columns", "embeddings", "counts")
+        return read_so and len(self.x_shape) == 1
 
     @property
     def of_real_columns(self) -> bool:
         return self.values == "real" and self.of_columns
 
     def encode(self, X: np.ndarray) -> np.ndarray:
-        """``[N, *x_shape]`` for a model: 8-bit values as they are, others as float32.
-
-        :raises ValueError: if a value is so far from the training data that float32 cannot hold the
-            squares of such values.
-        """
+        """``[N, *x_shape]`` for a model: 8-bit values as they are, others as float32."""
         if X.dtype == np.uint8 and self.values == "8-bit":
             return X
         return in_parts(self._encode, X)
@@ -82,7 +79,13 @@ class Encoding:
         if self.scales:
             with np.errstate(over="ignore"):  # refused below
                 X = self._standardized(X)
-        return _single(X if self.unskewed is None else self.unskewed.apply(X))
+        x = X if self.unskewed is None else self.unskewed.apply(X)
+        if (np.abs(x) > np.float64(LARGEST)).any():
+            raise ValueError(
+                f"X has values beyond {LARGEST:g} in the model's units, too large for single "
+                "precision: scale X, or drop the rows that are so far from the other data"
+            )
+        return x.astype(np.float32)
 
     def decode(self, x: np.ndarray) -> np.ndarray:
         """A model's output in the user's units, at most the largest float."""
@@ -105,7 +108,8 @@ class Encoding:
         return np.where(is_missing(X), 0.0, volume).reshape(len(X), -1).sum(1)
 
     def _standardized(self, X: np.ndarray) -> np.ndarray:
-        return (_shifted(X, -self.exponent) - self.loc) / self.scale
+        x = _shifted(X, -self.exponent) - self.loc
+        return (x if self.directions is None else x @ self.directions.T) / self.scale
 
 
 def encoding_of(
@@ -114,12 +118,10 @@ def encoding_of(
     counts: np.ndarray | None = None,
     as_columns: bool = False,
 ) -> Encoding:
-    """The encoding for ``X`` ``[N, ...]``; if the user chose a likelihood, only 8-bit values are
-    converted.
+    """The encoding for ``X`` ``[N, ...]``; if the user chose a likelihood, only of 8-bit values.
 
     Real columns are standardised one by one, without their skewness if the data are then more
-    likely; real images by a common mean and deviation. Warns of images whose channels seem to be
-    last.
+    likely; real images together. Warns of images whose channels seem to be last.
 
     :param counts: which rows count ``[N]``; by default all.
     :param as_columns: whether values within bounds are real columns, too.
@@ -131,15 +133,12 @@ def encoding_of(
         values = "real"
     if likelihood is not None and values != "8-bit":
         values = "as given"
-    loc, scale, exponent = np.zeros(1), np.ones(1), np.zeros(1, int)
-    if values == "8-bit":
-        scale = np.full(1, 255.0)
-    elif values == "intensities":
-        scale = np.full(1, float(summary.most))
-    elif values == "real":
+    loc, exponent = np.zeros(1), np.zeros(1, int)
+    scale = np.full(1, {"8-bit": 255.0, "intensities": float(summary.most)}.get(values, 1.0))
+    if values == "real":
         loc, scale, exponent = _moments(summary, 0 if X.ndim == 2 else None)
     encoding = Encoding(values, X.shape[1:], loc, scale, summary.missing, exponent)
-    if values != "real" or X.ndim > 2:
+    if not encoding.of_real_columns:
         return encoding
     rows = encoding.encode(summary.some()).astype(float)
     return replace(encoding, unskewed=unskewed_if_better(rows))
@@ -213,9 +212,8 @@ class _Summary:
 
 
 def _moments(summary: _Summary, axis: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean, deviation and exponent along an axis, such that no square overflows or vanishes.
-
-    Columns that are constant, up to rounding, are not scaled, unless their magnitude demands it.
+    """Mean, deviation and exponent along an axis, such that no square overflows or vanishes;
+    constant columns are scaled only if their magnitude demands it.
     """
     low, top = (each.astype(float) for each in summary.extremes(axis))
     size = np.frexp(np.maximum(top, -low))[1]
@@ -238,16 +236,6 @@ def _shifted(X: np.ndarray, exponent: np.ndarray | int) -> np.ndarray:
     return np.ldexp(X.astype(float), exponent)
 
 
-def _single(x: np.ndarray) -> np.ndarray:
-    """As float32."""
-    if (np.abs(x) > np.float64(LARGEST)).any():
-        raise ValueError(
-            f"X has values beyond {LARGEST:g} in the model's units, which single precision does "
-            "not take: scale X, or drop the rows that are so far from the other data"
-        )
-    return x.astype(np.float32)
-
-
 def representable(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """``values`` as floats of ``dtype``, at most the largest of these."""
     most = np.finfo(dtype).max
@@ -255,18 +243,20 @@ def representable(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 class EncodingModule(nn.Module):
-    """What :meth:`Encoding.encode` does to numbers, in float64, without its checks; for export."""
+    """What :meth:`Encoding.encode` does, in float64, without its checks; for export."""
 
     factor: Tensor
     loc: Tensor
     scale: Tensor
+    turn: Tensor | None
 
     def __init__(self, encoding: Encoding) -> None:
         super().__init__()
-        self.scales = encoding.scales
+        self.scales, turn = encoding.scales, encoding.directions
         self.register_buffer("factor", doubles(np.ldexp(1.0, -np.asarray(encoding.exponent))))
         self.register_buffer("loc", doubles(encoding.loc))
         self.register_buffer("scale", doubles(encoding.scale))
+        self.register_buffer("turn", None if turn is None else doubles(turn.T))
         self.unskewed = None if encoding.unskewed is None else UnskewedModule(encoding.unskewed)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -275,7 +265,8 @@ class EncodingModule(nn.Module):
             return x
         x = x.double()
         if self.scales:
-            x = (x * self.factor - self.loc) / self.scale
+            x = x * self.factor - self.loc
+            x = (x if self.turn is None else x @ self.turn) / self.scale
         return (x if self.unskewed is None else self.unskewed(x)).float()
 
 

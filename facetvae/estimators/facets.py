@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,10 +25,7 @@ MOST_FACETS = 1000
 
 
 def facet_names(facets: int | Sequence[str] | np.ndarray) -> list[str]:
-    """Names of the facets, shallow to deep.
-
-    :raises ValueError: if ``facets`` is neither a number nor names, or a name is taken.
-    """
+    """Names of the facets, shallow to deep."""
     if isinstance(facets, np.ndarray) and facets.ndim:
         facets = facets.tolist()
     if isinstance(facets, str):  # a name alone, which reads as a sequence of letters
@@ -56,25 +54,16 @@ def facet_index(names: Sequence[str], facet: str | int) -> int:
     """:raises ValueError: if the facet is unknown."""
     if facet in names:
         return list(names).index(str(facet))
-    if (
-        isinstance(facet, int | np.integer)
-        and not isinstance(facet, bool)
-        and -len(names) <= facet < len(names)
-    ):
+    numbers = range(-len(names), len(names))
+    if isinstance(facet, int | np.integer) and not isinstance(facet, bool) and facet in numbers:
         return int(facet) % len(names)
     raise ValueError(f"unknown facet {facet!r}: there are {list(names)}, or their numbers")
 
 
 def for_each(names: Sequence[str], option: str, value: Any) -> dict[str, Any]:
-    """The option's value for each facet, ``None`` if it was not given.
-
-    :raises ValueError: if it is neither one number nor one for each facet.
-    """
-    each = (
-        list(value)
-        if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str)
-        else [value] * len(names)
-    )
+    """The option's value for each facet, ``None`` if it was not given."""
+    several = isinstance(value, Sequence | np.ndarray) and not isinstance(value, str)
+    each = list(value) if several else [value] * len(names)
     if len(each) != len(names):
         raise ValueError(
             f"{option} must be one number, or one for each of the {len(names)} facets, got "
@@ -87,10 +76,7 @@ def for_each(names: Sequence[str], option: str, value: Any) -> dict[str, Any]:
 
 
 def at_least(classes: int, facet: str, number: int | None) -> int:
-    """The number of clusters of a facet with labels.
-
-    :raises ValueError: if fewer are requested than there are classes.
-    """
+    """The number of clusters of a facet with labels, at least as many as there are classes."""
     if number is not None and number < classes:
         raise ValueError(
             f"facet {facet!r} has labels up to {classes - 1}, but n_clusters={number}: give "
@@ -102,11 +88,7 @@ def at_least(classes: int, facet: str, number: int | None) -> int:
 def check_enough(
     most: int, n: int, numbers: Mapping[str, int | None], purpose: str = "training"
 ) -> None:
-    """Check that there are enough data for the clusters.
-
-    :param most: how many of the ``n`` data are used for this purpose.
-    :raises ValueError: if there are more clusters.
-    """
+    """:raises ValueError: if there are more clusters than data used, ``most`` of ``n``."""
     for name, number in numbers.items():
         if number is not None and number > most:
             raise ValueError(
@@ -117,17 +99,11 @@ def check_enough(
 
 def labelled_rows(known: Mapping[str, np.ndarray], n: int) -> np.ndarray:
     """Which rows ``[n]`` have a known cluster in some facet."""
-    labelled = np.zeros(n, bool)
-    for theirs in known.values():
-        labelled |= theirs >= 0
-    return labelled
+    return np.any([np.zeros(n, bool), *(label >= 0 for label in known.values())], axis=0)
 
 
 def known_labels(labels: Any, names: Sequence[str], n: int) -> dict[str, np.ndarray]:
-    """Known clusters, by name of the facets that have any.
-
-    :raises ValueError: if they do not fit the data or the facets.
-    """
+    """Known clusters, by name of the facets that have any."""
     if labels is None:
         return {}
     if is_frame(labels):
@@ -156,15 +132,10 @@ def known_labels(labels: Any, names: Sequence[str], n: int) -> dict[str, np.ndar
     return {name: label for name, label in checked.items() if (label >= 0).any()}
 
 
-def number_of_facets(x: np.ndarray, seed: int = 0, dims: int | None = None) -> counting.FacetCount:
-    """:func:`~facetvae.table_rules.counting.number_of_facets`, with the graph's clusters."""
-    return counting.number_of_facets(x, _cluster_neighbors, seed, dims)
-
-
-def clusters_in_subspaces(x: np.ndarray, seed: int = 0) -> bool:
-    """:func:`~facetvae.table_rules.counting.clusters_in_subspaces`, with the graph's clusters."""
-    return counting.clusters_in_subspaces(x, _cluster_neighbors, seed)
-
-
 def _cluster_neighbors(rows: np.ndarray, seed: int) -> np.ndarray:
     return neighbor_clusters(rows, seed=seed)
+
+
+# The rules for tables, with the graph's clusters.
+number_of_facets = partial(counting.number_of_facets, _cluster_neighbors)
+clusters_in_subspaces = partial(counting.clusters_in_subspaces, _cluster_neighbors)

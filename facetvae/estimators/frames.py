@@ -46,8 +46,7 @@ VARIES, SMALLEST, LARGEST = 1e-6, 1e-15, 1e15
 LARGEST_WHOLE = 2**24
 # What the columns of a frame of several kinds may hold.
 UNDERSTOOD = (Kind.NUMBERS, Kind.BOOLS, Kind.STRINGS, Kind.CATEGORIES)
-# Whole numbers of so many rows that all differ are ids if so many pairs of equal ones would be
-# expected by chance.
+# Whole numbers of so many rows that all differ are ids if chance would make so many pairs equal.
 FEWEST_IDS, PAIRS_OF_IDS = 100, 20
 
 
@@ -56,8 +55,6 @@ class Column:
     """A column of numbers, as they are.
 
     :ivar whole: whether its numbers are whole, so that imputed ones are rounded.
-
-    :cvar held: what it holds, for messages.
     """
 
     held: ClassVar[str] = "numbers"
@@ -66,10 +63,7 @@ class Column:
     whole: bool = False
 
     def codes(self, column: Given) -> np.ndarray:
-        """Numbers ``[N]``, NaN in gaps.
-
-        :raises ValueError: if a value is not one that this column can hold.
-        """
+        """Numbers ``[N]``, NaN in gaps; an error for a value that this column cannot hold."""
         if column.gaps.all():
             return np.full(len(column.gaps), np.nan)
         return self._codes(column)
@@ -87,10 +81,7 @@ class Column:
         return np.round(codes) if self.whole else codes
 
     def completed(self, likelihood: Likelihood) -> Likelihood:
-        """The likelihood with what this column knows of it.
-
-        :raises ValueError: if it does not suit the column.
-        """
+        """The likelihood, if it suits, with what this column knows of it."""
         return likelihood
 
 
@@ -117,7 +108,7 @@ class TruthColumn(Column):
 class CodedColumn(Column):
     """A column of categories.
 
-    :ivar levels: the categories that rows of the training data have, in the order of their codes.
+    :ivar levels: those that rows of the training data have, in the order of their codes.
     """
 
     levels: tuple[Any, ...] = ()
@@ -176,11 +167,10 @@ class NumberedColumn(CodedColumn):
 
 @dataclass(frozen=True)
 class FrameReader(Reader):
-    """Data frames whose columns have a likelihood each: read as codes, and returned as frames with
-    the same dtypes, categories and order.
+    """Data frames whose columns have a likelihood each: read as codes, and returned as frames.
 
     :ivar columns: in the frame's order.
-    :ivar described: the columns' :class:`~ppl_models.columns.Columns`, in JSON types.
+    :ivar described: their :class:`~ppl_models.columns.Columns`, in JSON types.
     """
 
     columns: Sequence[Column]
@@ -196,21 +186,19 @@ class FrameReader(Reader):
         return [column.name for column in self.columns]
 
     def numbers(self, X: Any) -> Any:
-        """A frame of codes with the same columns and rows, NaN in gaps; columns may come in any
-        order.
-
-        :raises ValueError: if it is no frame, columns are missing or unknown, or a value is.
-        """
+        """A frame of codes with the same columns, in any order, and rows; NaN in gaps."""
         if not is_frame(X):
             raise ValueError(
                 f"X must be a data frame with the columns {_some(self.names)}, as the training "
                 f"data were, got {type(X).__name__}"
             )
         given = _named(X)
-        missing = [name for name in self.names if name not in given]
-        unknown = [name for name in given if name not in self.names]
-        if missing or unknown:
-            raise ValueError(_differing(missing, unknown))
+        if missing := [name for name in self.names if name not in given]:
+            raise ValueError(f"X lacks the columns {_some(missing)}: add or rename them")
+        if unknown := [name for name in given if name not in self.names]:
+            raise ValueError(
+                f"X has the columns {_some(unknown)}, which the training data had not: drop them"
+            )
         return frame_like(X, {c.name: c.codes(given[c.name]) for c in self.columns})
 
     def encoding(
@@ -242,12 +230,6 @@ class FrameReader(Reader):
             for column in self.columns
         ]
 
-    def check_marking(self, encoding: Encoding) -> None:
-        raise ValueError(
-            "mark_outliers=True is for columns of numbers alone: leave it out, and give a "
-            'column with outliers columns={"name": StudentT()}'
-        )
-
     def check_gaps(self, X: np.ndarray, encoding: Encoding, likelihood: Likelihood) -> None:
         gaps = is_missing(X)
         if not encoding.missing and gaps.any():
@@ -260,9 +242,7 @@ class FrameReader(Reader):
         return X
 
     def returned(self, values: np.ndarray, like: Any = None) -> Any:
-        """The user's columns of codes ``[N, D]``, in the order of the training data; of rows like
-        given ones only gaps are filled, and what is observed stays as it is.
-        """
+        """The user's columns of codes ``[N, D]``; of rows like given ones only gaps are filled."""
         made = [column.values(own) for column, own in zip(self.columns, values.T, strict=True)]
         assert self.form is not None
         if like is None:
@@ -272,10 +252,7 @@ class FrameReader(Reader):
 
 
 def is_mixed(X: Any) -> bool:
-    """Whether a frame has columns that are not numbers, or bools beside others.
-
-    :raises ValueError: if a column holds dates or the like, or has a dtype without values.
-    """
+    """Whether a frame has columns that are not numbers, or bools beside others."""
     columns = columns_given(X)
     for column in columns:
         if column.kind == Kind.NOTHING:
@@ -291,20 +268,13 @@ def is_mixed(X: Any) -> bool:
 
 
 def warn_of_ids(columns: Iterable[Given]) -> None:
-    """Warn of columns of whole numbers that are all different, though of numbers with this range
-    some would be the same by chance.
-    """
+    """Warn of columns of whole numbers that all differ, though by chance some would be the same."""
     for column in columns:
-        there = column.there
-        if (
-            column.kind != Kind.NUMBERS
-            or len(there) < FEWEST_IDS
-            or not (there == np.floor(there)).all()
-        ):
+        there, n = column.there, len(column.there)
+        if column.kind != Kind.NUMBERS or n < FEWEST_IDS or (there != np.floor(there)).any():
             continue
-        pairs = len(there) * (len(there) - 1) / 2
-        expected = pairs / (float(there.max()) - float(there.min()) + 1)
-        if expected > PAIRS_OF_IDS and len(np.unique(there)) == len(there):
+        expected = n * (n - 1) / 2 / (float(there.max()) - float(there.min()) + 1)
+        if expected > PAIRS_OF_IDS and len(np.unique(there)) == n:
             warnings.warn(
                 f"column {column.name!r} holds a different whole number in each row, as ids do, "
                 "which say nothing of clusters: drop it, or make it the index",
@@ -313,12 +283,7 @@ def warn_of_ids(columns: Iterable[Given]) -> None:
 
 
 def frame_reader(X: Any, chosen: Mapping[str, Likelihood]) -> FrameReader:
-    """The reader of a frame.
-
-    :param chosen: likelihoods that the user gave, by column; for others the dtype decides.
-    :raises ValueError: if a column is not understood, has no values, or does not suit its
-        likelihood.
-    """
+    """The reader of a frame; where the user has not ``chosen`` a likelihood, the dtype decides."""
     given = _named(X)
     check_kind("columns", chosen, Mapping, 'likelihoods by column, such as {"age": Normal()}')
     chosen = {column_name(name): likelihood for name, likelihood in chosen.items()}
@@ -392,15 +357,12 @@ def _fitted(column: Column, likelihood: Likelihood, codes: np.ndarray) -> Likeli
 def _check_precision(name: str, values: np.ndarray) -> None:
     """:raises ValueError: if single precision does not hold what varies in a column of numbers."""
     size = np.abs(values).max()
-    if not np.isfinite(size):
-        raise ValueError(f"column {name!r} has infinite values: drop these rows or clip them")
-    with np.errstate(over="ignore"):
-        spread = values.std()
-    if size > LARGEST:
+    if not size <= LARGEST:
         raise ValueError(
             f"column {name!r} has values up to {size:.3g}, more than {LARGEST:.0e}: give it in "
-            "another unit"
+            "another unit, or drop the rows that are infinite"
         )
+    spread = values.std()
     if 0 < spread < max(VARIES * size, SMALLEST):
         raise ValueError(
             f"column {name!r} varies by {spread:.3g} around {values.mean():.3g}, which single "
@@ -425,14 +387,6 @@ def _with_gaps(values: np.ndarray, codes: np.ndarray) -> np.ndarray:
     objects = values.astype(object)
     objects[gaps] = None
     return objects
-
-
-def _differing(missing: Sequence[str], unknown: Sequence[str]) -> str:
-    said = [f"lacks the columns {_some(missing)}"] * bool(missing)
-    unheard = f"has the columns {_some(unknown)}, which the training data had not"
-    said += [unheard] * bool(unknown)
-    fix = "rename them" if missing and unknown else "add them" if missing else "drop them"
-    return f"X {' and '.join(said)}: {fix}"
 
 
 def _some(names: Sequence[Any]) -> str:

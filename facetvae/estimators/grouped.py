@@ -15,6 +15,7 @@ from torch import Tensor
 
 from facetvae.estimators.base import FacetEstimator, restore_on_error
 from facetvae.estimators.defaults import default_plain_network, epochs_of
+from facetvae.estimators.training import check_trained
 from guides import GroupedGuide
 from inference.training.batching import Groups
 from ppl_models import MLVAE
@@ -95,7 +96,8 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
         runner = chosen.runner(partial(MLVAE, x.shape[1:], content_dim, style_dim), GroupedGuide)
         self._state_settings(chosen, content_dim=content_dim, style_dim=style_dim, epochs=epochs)
         runner.fit(x, epochs, chosen.batch_size, epochs, progress=self.verbose, group=group)
-        self.runner_ = self._check_trained(runner, x, group=group)
+        check_trained(runner.guide, x, self.learning_rate, group=group)
+        self.runner_ = runner
         return self
 
     def fit_transform(self, X: Any, y: Any = None, *, groups: Any = None) -> np.ndarray:

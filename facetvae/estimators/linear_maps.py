@@ -26,11 +26,7 @@ FIRST_RATE = 3.0
 
 @torch.no_grad()
 def set_widths(guide: FacetGuide, variances: np.ndarray) -> None:
-    """Give the posteriors the same variances for all data.
-
-    :param guide: with a normal posterior whose scales come from its heads' second halves.
-    :param variances: of all facets' latents side by side ``[m]``.
-    """
+    """Give all data's posteriors the variances ``[m]`` of all facets' latents side by side."""
     rungs = cast(Any, guide.encoder).rungs
     ends = np.cumsum([len(rung.bias) // 2 for rung in rungs])[:-1]
     for rung, variance in zip(rungs, np.split(variances, ends), strict=True):
@@ -42,7 +38,7 @@ def set_widths(guide: FacetGuide, variances: np.ndarray) -> None:
 @torch.no_grad()
 def set_linear(guide: FacetGuide, subspaces: Subspaces, x: np.ndarray) -> None:
     """Set a guide's networks to linear maps: the encoder to the subspaces', the decoder to the way
-    back that leaves least of the data. Hidden layers have no say until they are trained.
+    back that leaves least of the data.
 
     :param guide: with a facet for each subspace, and an :class:`~ppl_models.networks.MLP` whose
         heads and last layer read the input, too.
@@ -67,11 +63,8 @@ def fit_networks(
     guide: FacetGuide, data: Observed, sources: Tensor, epochs: int, chosen: Chosen
 ) -> None:
     """Train a guide's networks: the encoder on the subspaces' maps, the decoder on the way back to
-    the data.
-
-    The rate falls linearly from three times the learning rate, in the first epoch, towards 0, so
-    that all epochs together end in convergence: from epoch to epoch, of more than 20,000 rows from
-    step to step.
+    the data. The rate falls linearly from three times the learning rate towards 0, from epoch to
+    epoch, or of more than 20,000 rows from step to step.
 
     :param data: x ``[N, D]``, encoded, on the guide's device.
     :param sources: all facets' latents side by side ``[N, m]``.
@@ -99,9 +92,7 @@ def fit_networks(
 
 
 def _distance(guide: FacetGuide, x: Tensor, sources: Sequence[Tensor]) -> Tensor:
-    """Squared distance between the posteriors' means and the sources, and how far the data are from
-    the decoded sources.
-    """
+    """Squared distance of posterior means from the sources, and of data from what these decode."""
     priors, posteriors = guide.model.priors, guide.encode(x).values()
     apart = [(q.mean - z).square().mean() for q, z in zip(posteriors, sources, strict=True)]
     back = guide.model.decode(dict(zip(priors, sources, strict=True)))

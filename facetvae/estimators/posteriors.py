@@ -1,6 +1,4 @@
-"""What rows are read by, a guide or one that improves its posterior in rows with gaps; and which
-clusters rows belong to: the components of each facet's mixture at the means of its latents.
-"""
+"""Which clusters rows belong to, and guides that improve their posterior in rows with gaps."""
 
 from __future__ import annotations
 
@@ -24,12 +22,8 @@ ENTRIES = 2**17
 
 class ImprovedInGaps:
     """A fitted guide as a reader of rows: where a row has a gap, its posterior is improved by steps
-    on the row's own bound (:class:`~guides.Refined`). An encoder sees too few rows of each pattern
-    of gaps to be as good there as elsewhere.
-
-    A row with gaps takes as long as some hundred rows without.
-
-    :param guide: of a model of columns.
+    on the row's own bound (:class:`~guides.Refined`), since an encoder sees too few rows of each
+    pattern of gaps.
     """
 
     def __init__(self, guide: FacetGuide) -> None:
@@ -94,22 +88,17 @@ def by_size(component: np.ndarray) -> np.ndarray:
 
 
 def probabilities(guide: Reads, clusters: Sequence[np.ndarray], x: np.ndarray) -> np.ndarray:
-    """Probabilities of the clusters ``[N, J, K]``; 0 beyond those of a facet.
+    """Probabilities of clusters, of a component each, ``[N, J, K]``; 0 beyond a facet's own."""
+    widest = max(map(len, clusters))
 
-    :param clusters: for each facet, the component of each cluster.
-    """
-    return in_parts(lambda part: _probabilities(guide, clusters, part), x)
+    def of_part(part: np.ndarray) -> np.ndarray:
+        found = zip(log_joints(guide, part).values(), clusters, strict=True)
+        each = [softmax(log_joint[:, component], axis=-1) for log_joint, component in found]
+        return np.stack([np.pad(p, ((0, 0), (0, widest - p.shape[1]))) for p in each], 1)
+
+    return in_parts(of_part, x)
 
 
 def predicted(guide: Reads, clusters: Sequence[np.ndarray], x: np.ndarray) -> np.ndarray:
     """The most probable cluster of each facet ``[N, J]``."""
-    return in_parts(lambda part: _probabilities(guide, clusters, part).argmax(-1), x)
-
-
-def _probabilities(guide: Reads, clusters: Sequence[np.ndarray], x: np.ndarray) -> np.ndarray:
-    widest = max(map(len, clusters))
-    padded = []
-    for log_joint, component in zip(log_joints(guide, x).values(), clusters, strict=True):
-        p = softmax(log_joint[:, component], axis=-1)
-        padded.append(np.pad(p, ((0, 0), (0, widest - p.shape[1]))))
-    return np.stack(padded, 1)
+    return in_parts(lambda part: probabilities(guide, clusters, part).argmax(-1), x)

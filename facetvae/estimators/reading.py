@@ -18,12 +18,7 @@ from ppl_models.given.frames import Form, columns_given, is_frame
 def reader_for(
     X: Any, columns: Mapping[str, Likelihood] | None, likelihood: Likelihood | None
 ) -> Reader:
-    """The reader of ``X``.
-
-    :param columns: likelihoods that the user gave to columns of a frame.
-    :param likelihood: the one that the user gave to all entries.
-    :raises ValueError: if these do not suit, or a column is not understood.
-    """
+    """The reader of ``X``, given likelihoods by column, or the one for all entries."""
     if columns is not None and not is_frame(X):
         raise ValueError(
             "columns= is for a data frame, whose columns have names, but X is "

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn.metrics import adjusted_rand_score
 
+from facetvae.estimators.facets import labelled_rows
 from facetvae.estimators.posteriors import Reads, components
 from facetvae.estimators.strategies import FitStrategy
 from facetvae.estimators.training import bound
@@ -17,10 +18,9 @@ from inference.runner import SVIRunner
 
 # Draws of the latents in a bound.
 DRAWS = 10
-# Share of the rows of a further start: all rows would give every start what is there by chance.
-PART = 0.6
-# A facet whose stability is below this is not found again.
-FOUND_AGAIN = 0.5
+# Share of the rows of a further start: all rows would give every start what is there by chance; and
+# the stability below which a facet is not found again.
+PART, FOUND_AGAIN = 0.6, 0.5
 
 
 class UnstableFacetWarning(UserWarning):
@@ -42,13 +42,8 @@ class Start:
 
 
 def part_of_rows(n: int, label: Mapping[str, np.ndarray], seed: int) -> np.ndarray:
-    """Rows of a further start ``[M]``, in order: a part of those without any label, and all others.
-
-    :param label: by facet, integers ``[n]``, -1 where unknown.
-    """
-    chosen = np.random.default_rng(seed).random(n) < PART
-    for known in label.values():
-        chosen |= known >= 0
+    """Rows of a further start ``[M]``, in order: a part of those without any label, all others."""
+    chosen = (np.random.default_rng(seed).random(n) < PART) | labelled_rows(label, n)
     return np.flatnonzero(chosen) if chosen.sum() > 1 else np.arange(n)
 
 
@@ -56,31 +51,22 @@ def likeliest(starts: Sequence[Start], x: np.ndarray) -> Start:
     """The start with the highest ELBO of ``x``, of those with as many facets as the first."""
     number = len(starts[0].strategy.names)
     alike = [start for start in starts if len(start.strategy.names) == number]
-    return alike[0] if len(alike) == 1 else max(alike, key=lambda start: _bound(start.runner, x))
-
-
-def _bound(runner: SVIRunner, x: np.ndarray) -> float:
-    value = bound(runner.guide, x, DRAWS)
-    return value if np.isfinite(value) else -np.inf
+    bounds = [bound(each.runner.guide, x, DRAWS) if len(alike) > 1 else 0.0 for each in alike]
+    return alike[int(np.nan_to_num(bounds, nan=-np.inf, posinf=-np.inf).argmax())]
 
 
 def stability(labels: np.ndarray, others: Sequence[Reads], x: np.ndarray) -> np.ndarray:
-    """For each facet, the mean over other fits of the best adjusted Rand index with one of their
-    facets.
-
-    :param labels: ``[N, J]``.
-    :param x: ``[N, *x_shape]``, as models take them.
-    :returns: ``[J]``, NaN if there are no others.
+    """For each facet of labels ``[N, J]``, the mean over other fits of the best adjusted Rand index
+    with one of their facets ``[J]``; NaN if there are no others.
     """
     if not others:
         return np.full(labels.shape[1], np.nan)
     found = [components(guide, x).T for guide in others]
-
-    def found_again(facet: np.ndarray) -> float:
-        best = [max(adjusted_rand_score(facet, other) for other in fit) for fit in found]
-        return float(np.mean(best))
-
-    return np.array([found_again(facet) for facet in labels.T])
+    best = [
+        [max(adjusted_rand_score(facet, other) for other in fit) for fit in found]
+        for facet in labels.T
+    ]
+    return np.mean(best, axis=1)
 
 
 def unstable(names: Sequence[str], stability: np.ndarray) -> list[str]:

@@ -18,7 +18,7 @@ from facetvae.estimators.defaults import Lengths, epochs_of
 from facetvae.estimators.encoding import FEWEST_PIXELS
 from facetvae.estimators.facets import REST, facet_names, number_of_facets
 from facetvae.estimators.linear_maps import fit_networks, set_linear, set_widths
-from facetvae.estimators.training import STEPS_PER_LOOK, StopConverged, blaming_divergence
+from facetvae.estimators.training import STEPS_PER_LOOK, StopConverged, check_trained
 from facetvae.table_rules.counting import FacetCount
 from facetvae.table_rules.merging import ClusterCount, likeliest_number, merged_number
 from facetvae.table_rules.rows import has_missing, in_parts, labelled, some_rows
@@ -37,12 +37,12 @@ RESTARTS = 10
 # Weight of the neighbours' clusters while they are learned.
 LABEL_WEIGHT = 30.0
 # By how much the rate is below the learning rate if networks know the facets' subspaces; and rows
-# below which it is lower still, in proportion to their number.
+# below which it is lower still.
 SLOWER, FEW = 3.0, 500
 # With fewer rows neighbours say nothing.
 FEWEST_FOR_NEIGHBORS = 30
-# Rows times squared numbers of a row in which facets are looked for: about a minute on one core.
-# It may be more in a few rows, of which at least so many are taken.
+# Rows times squared numbers of a row in which facets are looked for: about a minute on one core;
+# and fewest rows.
 MOST_WORK, FEWEST_SEARCHED = 15_000_000_000, 2000
 
 
@@ -109,30 +109,22 @@ class FitStrategy(ABC):
         return runner
 
     def together(
-        self,
-        runner: SVIRunner,
-        x: np.ndarray,
-        held_out: np.ndarray | None,
-        label: Labels,
-        stops_early: bool,
+        self, runner: SVIRunner, x: np.ndarray, held_out: np.ndarray | None, label: Labels
     ) -> str:
-        """Train everything together, for all epochs or until that has converged; say which, and of
-        which epoch the state is that was kept.
+        """Train everything together until it has converged; say how it ended, and of which epoch
+        the state is.
         """
         epochs = self.lengths.together
         log_every = min(epochs, epochs_of(STEPS_PER_LOOK, len(x), self.chosen.batch_size))
-        stop = StopConverged(runner, held_out) if stops_early else None
-        looks = {"log_every": log_every, "callbacks": [stop] if stop else []}
-        self._fit(runner, x, epochs, **looks, label=label or None)
+        stop = StopConverged(runner, held_out)
+        self._fit(runner, x, epochs, log_every=log_every, callbacks=[stop], label=label or None)
         how = "converged in" if runner.should_stop else "took all"
         ended = f"{how} {runner.epoch} of {epochs} epochs"
-        kept = runner.epoch if stop is None else stop.restore()
+        kept = stop.restore()
         return ended if kept == runner.epoch else f"{ended}; the state after {kept} is kept"
 
     def numbers(self, x: np.ndarray, latents: FacetGuide, chosen: Numbers) -> Counts:
-        """How many clusters each facet has: the requested number, or one found in the latents of
-        at most 20,000 rows.
-        """
+        """How many clusters each facet has: the requested number, or one found in the latents."""
         z = latents.embed(some_rows(x, self.chosen.seed))
         return {
             name: self.clusters_in(z[name]) if k is None else ClusterCount(k, "as given")
@@ -205,7 +197,7 @@ class LadderStrategy(FitStrategy):
 @dataclass(frozen=True)
 class NeighborStrategy(LadderStrategy):
     """The same, while the deepest facet learns the clusters of neighbouring data
-    (:func:`~inference.neighbor_clusters`), which are let go when all facets are trained together.
+    (:func:`~inference.neighbor_clusters`).
 
     :param neighbors: clusters ``[N]``, -1 where there is none.
     """
@@ -273,22 +265,22 @@ class SubspaceStrategy(FitStrategy):
 
         sources = torch.as_tensor(in_parts(sources_of, x))
         data = guide.observed(x, {}).to(guide.model.gates.device)
-        with blaming_divergence(guide, x, self.chosen.learning_rate):
+        try:
             fit_networks(guide, data, sources, sum(self.lengths.alone), self.chosen)
+        except ValueError:
+            check_trained(guide, x, self.chosen.learning_rate)  # which says so if it diverged
+            raise
 
     def clusters_in(self, z: np.ndarray) -> ClusterCount:
         return merged_number(z, self.chosen.seed)
 
     def _subspaces(self, x: np.ndarray, label: Labels) -> Subspaces:
-        """One for each facet, and one more of what they leave if there is such; found in at most
-        20,000 rows.
-        """
+        """One for each facet, and one more of what they leave if there is such."""
         features = self.chosen.view.numbers(some_rows(x, self.chosen.seed))
         found = independent_subspaces(features, self.dim, len(self.names), self.chosen.seed)
         return found.reordered(self._order(found, x, label)) if label else found
 
     def _order(self, found: Subspaces, x: np.ndarray, label: Labels, misfit: Any = 0) -> list[int]:
-        """For each facet, the place of its subspace."""
         rows = labelled(label, len(x), self.chosen.seed)
         labels = [label[name][rows] if name in label else None for name in self.names]
         return found.order_for(labels, self.chosen.view.numbers(x[rows]), misfit)
@@ -296,8 +288,7 @@ class SubspaceStrategy(FitStrategy):
 
 @dataclass(frozen=True)
 class CountedStrategy(SubspaceStrategy):
-    """Facets are the subspaces in which clusters were found; a further latent without clusters
-    describes the data's other coordinates.
+    """Facets are subspaces with clusters; a latent without clusters describes what they leave.
 
     :param found: the facets, at least as many as names, and the evidence for them.
     :param named: whether the user gave the facets' number or names.
@@ -314,12 +305,11 @@ class CountedStrategy(SubspaceStrategy):
 
     @property
     def fitted(self) -> FacetCount:
-        """With the facets that are fitted."""
         return self.found if self.places is None else self.found.only(self.places)
 
     def given(self, x: np.ndarray, label: Labels, numbers: Numbers) -> CountedStrategy:
-        """Facets with known labels get the subspace that separates these best, facets with a given
-        number of clusters the one whose own number is nearest, and others the clearest.
+        """Facets get the subspace that separates their labels best, or whose number of clusters is
+        nearest to theirs, or the clearest.
         """
         modes = np.array([count.number for count in self.found.counts])
         misfit = [np.zeros(len(modes)) if k is None else abs(modes - k) for k in numbers.values()]
@@ -348,8 +338,8 @@ class CountedStrategy(SubspaceStrategy):
 
 
 def facets_found(x: np.ndarray, seed: int, view: View) -> FacetCount:
-    """The facets of columns ``[N, D]``, sought in at most 20,000 rows; of tables of hundreds of
-    numbers a row in fewer, so that it takes about a minute at most, with a warning.
+    """The facets of columns ``[N, D]``, sought in at most 20,000 rows; of hundreds of numbers a row
+    in fewer, so that it takes about a minute at most, with a warning.
     """
     width = view.numbers(x[:1]).shape[1]
     rows = some_rows(x, seed, max(FEWEST_SEARCHED, MOST_WORK // width**2))
@@ -363,9 +353,7 @@ def facets_found(x: np.ndarray, seed: int, view: View) -> FacetCount:
 
 
 def are_pictures(found: FacetCount, x: np.ndarray, view: View) -> bool:
-    """Whether complete, wide rows of numbers have clusters that facets in subspaces are parted by
-    (:attr:`FacetCount.is_divided`), as standardised pictures of one thing each have.
-    """
+    """Whether complete, wide rows have clusters that divide those of facets, as pictures have."""
     wide = view.linear and x.shape[1] >= FEWEST_PIXELS
     return wide and found.is_divided and not has_missing(x)
 

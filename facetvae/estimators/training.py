@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from math import isfinite
 from typing import Any
 
@@ -32,34 +31,23 @@ def bound(guide: FacetGuide, x: np.ndarray, draws: int, **given: Any) -> float:
         return elbo(guide.model, guide, x, draws, **given)[0]
 
 
-class Convergence:
-    """A phase ends once the least-squares line through its last five looks no longer rises.
-
-    A drift keeps it going, however slow; noise alone ends it within a few looks.
-
-    :ivar values: what was measured so far; larger is better.
-    """
-
-    def __init__(self) -> None:
-        self.values: list[float] = []
-
-    def reached(self, value: float) -> bool:
-        """Add a look, and say whether the phase ends."""
-        self.values.append(value)
-        last = np.array(self.values[-LOOKS:])
-        return len(last) == LOOKS and float((np.arange(LOOKS) - (LOOKS - 1) / 2) @ last) <= 0
+def converged(looks: Sequence[float]) -> bool:
+    """Whether the least-squares line through the last five looks no longer rises."""
+    last = np.array(looks[-LOOKS:])
+    return len(last) == LOOKS and float((np.arange(LOOKS) - (LOOKS - 1) / 2) @ last) <= 0
 
 
 class StopConverged:
-    """A callback that ends a call of ``fit`` by :class:`Convergence`, and then restores the best
-    state. Only held-out data tell which that is; it may be the first one.
+    """A callback that ends a call of ``fit`` that has converged, and restores the state that is
+    best for held-out data, if there are any; it may be the first one.
 
     :param run: the run that is about to train.
     :param held_out: rows to measure the ELBO of; ``None`` for the objective of training.
     """
 
     def __init__(self, run: Run, held_out: np.ndarray | None) -> None:
-        self.run, self.held_out, self.convergence = run, held_out, Convergence()
+        self.run, self.held_out = run, held_out
+        self.looks: list[float] = []
         if held_out is not None:
             value = bound(run.guide, held_out, DRAWS)
             self._keep(-np.inf if np.isnan(value) else value)
@@ -70,7 +58,8 @@ class StopConverged:
             value = record["held_out_elbo"] = bound(self.run.guide, self.held_out, DRAWS)
             if value > self.best:
                 self._keep(value)
-        runner.should_stop = self.convergence.reached(value)
+        self.looks.append(value)
+        runner.should_stop = converged(self.looks)
 
     def restore(self) -> int:
         """Restore the state with the best held-out ELBO, if rows are held out; returns the epoch
@@ -100,13 +89,3 @@ def check_trained(guide: FacetGuide, x: np.ndarray, learning_rate: float, **give
             f"training diverged: the ELBO of the training data is not finite after steps with "
             f"learning_rate={learning_rate:g}; give a lower one"
         )
-
-
-@contextmanager
-def blaming_divergence(guide: FacetGuide, x: np.ndarray, learning_rate: float) -> Iterator[None]:
-    """Within this context, an error that divergence caused is raised as divergence."""
-    try:
-        yield
-    except ValueError:
-        check_trained(guide, x, learning_rate)
-        raise

@@ -39,10 +39,7 @@ def reads_as_number(text: str) -> bool:
 
 
 def check_words(name: str, words: Sequence[str]) -> None:
-    """Refuse a column whose strings ``words`` are no categories, but numbers, dates or names.
-
-    :raises ValueError: if so; the message names some entries and says what to do.
-    """
+    """Refuse a column whose strings ``words`` are no categories, but numbers, dates or names."""
     counts = Counter(words)
     categories = f'give columns={{"{name}": Categorical()}} if they are categories'
     numbers = {word for word in counts if reads_as_number(word)}
@@ -54,19 +51,15 @@ def check_words(name: str, words: Sequence[str]) -> None:
             f"column {name!r} holds strings that read as numbers{but}: {mark}convert it to numbers "
             f"(astype(float)), or {categories}"
         )
-    if len(counts) > FEW_VALUES:
-        written = numbers | _written(counts)
-        dates = {word for word in counts if DATE.fullmatch(word.strip())}
-        if _are_most(written, counts):
+    dates = {word for word in counts if DATE.fullmatch(word.strip())}
+    for written, kind in (
+        (numbers | _written(counts), "numbers with a comma, a currency or a unit"),
+        (dates, "dates or times as text"),
+    ):
+        if len(counts) > FEW_VALUES and _are_most(written, counts):
             raise ValueError(
-                f"column {name!r} holds numbers with a comma, a currency or a unit, such as "
-                f"{_some(sorted(written - numbers))}: rewrite them as plain ones (1.5 for '1,5') "
-                f"and convert it to numbers, or {categories}"
-            )
-        if _are_most(dates, counts):
-            raise ValueError(
-                f"column {name!r} holds dates or times as text, such as {_some(sorted(dates))}: "
-                "convert them to numbers, such as days since the first, or drop it; or "
+                f"column {name!r} holds {kind}, such as {_some(sorted(written - numbers))}: "
+                "convert it to plain numbers (1.5 for '1,5', or days since the first), or "
                 f"{categories}"
             )
     if are_names(len(counts), len(words)) or len(counts) > MOST_LEVELS:

@@ -1,6 +1,4 @@
-"""Principal components of a table: how many exceed chance, and how far the data lie from what
-linear latents explain, the scale of a normal likelihood.
-"""
+"""Principal components of a table: how many exceed chance, and what linear latents leave."""
 
 from __future__ import annotations
 
@@ -20,13 +18,12 @@ NARROW = 15
 MAX_ROWS, MAX_ROWS_BEYOND = 5000, 2000
 # How far a component exceeds the largest of the shuffled tables, and how many of these there are.
 EXCESS, SHUFFLES = 1.2, 5
-# Bounds on the residual's standard deviation, in units of the data's own: with less, only the
-# reconstruction would count; with more, the latents would have nothing to encode.
+# Bounds on the residual's deviation, in the data's own: with less, only the reconstruction would
+# count; with more, latents would have nothing to encode.
 RESIDUAL_SHARE = (0.1, 0.6)
 # Most common factors, and the nats per row by which a fit of them must still gain.
 MOST_FACTORS, GAIN = 20, 1e-3
-# Least deviation of a column's noise, in units of the median column's: a factor for it alone leaves
-# a column none.
+# Least deviation of a column's noise, in the median column's: a factor for it alone leaves none.
 LEAST_SHARE = 0.1
 # Deviation, in units of a whole column's, that is none; and fewest and most columns, and fewest
 # rows, that factors are fitted to.
@@ -40,10 +37,8 @@ def rank(x: np.ndarray) -> int:
 
 
 def principal_dimensions(x: np.ndarray, at_least: int, at_most: int, seed: int = 0) -> int:
-    """How many principal components of standardised ``x`` ``[N, D]`` exceed chance, within bounds.
-
-    A component counts if its variance exceeds the 95 % quantile over data sets whose columns are
-    shuffled independently (parallel analysis; Horn, 1965).
+    """How many principal components of standardised ``x`` ``[N, D]`` exceed the 95 % quantile of
+    shuffled columns (parallel analysis; Horn, 1965), within bounds.
     """
     rows = filled(thinned(x, MAX_ROWS))
     rng = np.random.default_rng(seed)
@@ -67,43 +62,34 @@ def _spectrum(x: np.ndarray) -> np.ndarray:
 
 def components_beyond_chance(x: np.ndarray, seed: int) -> int:
     """How many principal components of standardised ``x`` ``[N, D]`` to look for clusters in: all
-    if it varies in ``NARROW`` dimensions or fewer.
-
-    Removing k components leaves the same variance in fewer dimensions than a shuffled table has;
-    the chance spectrum is scaled by that ratio.
+    if it varies in ``NARROW`` dimensions or fewer (Dobriban and Owen, 2019).
     """
     x = thinned(x, MAX_ROWS_BEYOND)
     u, s, vt = np.linalg.svd(x - x.mean(0), full_matrices=False)
     dims = int((s > 1e-5 * max(s[0], np.finfo(float).tiny)).sum())
     if dims <= NARROW:
         return dims
-    rng = np.random.default_rng(seed)
-    full, most = min(len(x) - 1, x.shape[1]), min(NARROW, dims)
-    for k in range(most):
+    rng, full = np.random.default_rng(seed), min(len(x) - 1, x.shape[1])
+    for k in range(NARROW):
         rest = (u[:, k:] * s[k:]) @ vt[k:]
         chance = max(largest(rng.permuted(rest, axis=0)) for _ in range(SHUFFLES))
+        # What is left has the same variance in fewer dimensions than a shuffled table.
         if s[k] ** 2 <= EXCESS * chance * full / (dims - k):
             return k
-    return most
+    return NARROW
 
 
 def largest(x: np.ndarray) -> float:
-    """The largest squared singular value, by the smaller product of ``x`` with itself, which is
-    faster than a decomposition.
-    """
+    """The largest squared singular value, by the smaller product of ``x`` with itself."""
     product = x.T @ x if x.shape[1] <= len(x) else x @ x.T
     return float(np.linalg.eigvalsh(product).max(initial=0.0))
 
 
 def residual_scale(x: np.ndarray, dim: int) -> float:
     """Deviation of probabilistic PCA's noise with ``dim`` components (Tipping and Bishop, 1999),
-    within bounds.
-
-    Missing entries take their column's mean, and do not count in the deviation.
-
-    :param x: ``[N, ...]``.
+    within bounds; gaps of ``x`` ``[N, ...]`` take their column's mean, and do not count.
     """
-    rows = x[:: -(-len(x) // MAX_ROWS)].reshape(-1, prod(x.shape[1:])).astype(float)
+    rows = thinned(x, MAX_ROWS).reshape(-1, prod(x.shape[1:])).astype(float)
     missing = is_missing(rows)
     total = float(np.nanstd(rows)) if not missing.all() else 1.0
     low, high = (share * (total or 1.0) for share in RESIDUAL_SHARE)
@@ -117,30 +103,25 @@ def residual_scale(x: np.ndarray, dim: int) -> float:
 
 
 def linear_noise(x: np.ndarray, dim: int) -> float | np.ndarray:
-    """Deviation of what ``dim`` linear latents leave of standardised columns ``[N, D]``: one, or
-    each column's (:func:`column_noise`); the lower bound for as many latents as columns, which
-    leave nothing; one for incomplete data.
+    """Deviation of what ``dim`` linear latents leave of standardised columns ``[N, D]``: one, or of
+    complete ones each column's (:func:`column_noise`), if that is better.
     """
-    if has_missing(x):
-        return residual_scale(x, dim)
-    if dim >= x.shape[1]:
-        return RESIDUAL_SHARE[0]
-    found = column_noise(x, dim)
+    if dim >= x.shape[1] and not has_missing(x):
+        return RESIDUAL_SHARE[0]  # such latents leave nothing
+    found = None if has_missing(x) else column_noise(x, dim)
     return residual_scale(x, dim) if found is None else found
 
 
 @on_one_thread
 def column_noise(x: np.ndarray, dim: int) -> np.ndarray | None:
     """Deviation of each column's noise by factor analysis ``[D]``; ``None`` if held-out rows are as
-    likely where all columns have the same (probabilistic PCA), or columns depend on each other
-    without any noise.
+    likely where all columns have the same (probabilistic PCA), if columns depend on each other
+    without any noise, or of more than ``WIDE``, as its time is cubic in them.
 
-    Both models are fitted to one half of the rows and judged on the other, with as many latents as
-    are best there: at most ``dim``, and no more than the covariances of D columns determine
-    (Ledermann, 1937).
+    Factors are as many as suit held-out rows: at most ``dim``, and no more than the covariances of
+    D columns determine (Ledermann, 1937).
 
-    :param x: ``[N, D]``, standardised and complete. Of more than ``WIDE`` columns ``None``, because
-        the likelihood takes time cubic in them.
+    :param x: ``[N, D]``, standardised and complete.
     """
     rows = np.random.default_rng(0).permutation(thinned(x, MAX_ROWS)).astype(float)
     fitted, held_out = rows[::2], rows[1::2]
@@ -169,9 +150,7 @@ def column_noise(x: np.ndarray, dim: int) -> np.ndarray | None:
 def _factors_by_likelihood(
     fitted: np.ndarray, held_out: np.ndarray, dim: int
 ) -> Iterator[tuple[int, float]]:
-    """Numbers of common factors and the log-likelihood of held-out rows, from those beyond chance
-    on, until it no longer rises.
-    """
+    """Numbers of common factors and held-out rows' log-likelihood, until that no longer rises."""
     D = fitted.shape[1]
     determined = int((2 * D + 1 - np.sqrt(8 * D + 1)) / 2)
     most, best = min(dim, determined, MOST_FACTORS, len(fitted) - 2), -np.inf

@@ -1,28 +1,4 @@
-"""How many facets a table of real numbers has, before any training.
-
-1. Principal components, in two numbers: those that exceed chance (parallel analysis, Horn, 1965);
-   and all of a narrow table, of a wide one those that exceed chance once the earlier components are
-   removed (Dobriban and Owen, 2019). The number in which more facets are found counts.
-2. Independent coordinates of these (FastICA), each pair turned to the angle at which both are
-   farthest from normal, since FastICA's fixed point can be a saddle.
-3. Coordinates that depend on each other are one group (characteristic functions: Eriksson and
-   Koivunen, 2003; coarser than mutual information, which sees the share of one source that ICA
-   leaves in another).
-4. A group is a facet if its density has two modes or more (:mod:`~facetvae.table_rules.merging`),
-   and the data of two of its clusters are not unimodal along the line that separates these best
-   (dip test, Hartigan and Hartigan, 1985). Once there is a facet, other groups of two modes or more
-   are tested again, turned as in 7, as ICA's error fills the minima of a density.
-5. If the clusters of a facet are all combinations of two independent groupings
-   (:func:`~facetvae.table_rules.grids.grid_of`), and the two have their clusters in different
-   directions, it is two facets.
-6. Clusters of neighbouring data are counted, too (:func:`~inference.neighbor_clusters`), which tell
-   every combination of all labellings, however curved. Where there is only one, there is no facet
-   without a deep minimum: if few rows have many combinations, neighbours cannot tell these.
-7. The coordinates of a facet are turned so that they separate its clusters best (linear
-   discriminant analysis and a mixture by turns), and the others are what is left.
-8. If there are several, but no group of coordinates is a facet, or the facets' clusters combined
-   are fewer than half of them, the components that exceed chance are one facet.
-"""
+"""How many facets a table of real numbers has, before any training (docs/decisions.md)."""
 
 from __future__ import annotations
 
@@ -51,12 +27,12 @@ from facetvae.table_rules.dip import dip_p_value
 from facetvae.table_rules.grids import grid_of
 from facetvae.table_rules.merging import ClusterCount, MergeTree, merge_tree, on_one_thread
 from facetvae.table_rules.rows import some_rows, thinned
-from facetvae.table_rules.sources import (
+from facetvae.table_rules.subspaces import (
+    Subspaces,
     dependent_groups,
     farthest_from_normal,
     independent_sources,
 )
-from facetvae.table_rules.subspaces import Subspaces
 
 #: From rows ``[n, D]`` and a seed to the cluster of each row ``[n]``, by a graph of neighbours.
 ClusterNeighbors = Callable[[np.ndarray, int], np.ndarray]
@@ -65,29 +41,24 @@ ClusterNeighbors = Callable[[np.ndarray, int], np.ndarray]
 MAX_ROWS, FEW_ROWS = 2000, 1000
 # Starts of ICA: a rotation that has not come apart makes one group of two.
 STARTS = 3
-# Information that facets share, in nats, from which on they are one: two, which may be labellings
-# that depend on each other, and three beyond what each two of them share. The three ways to halve
-# four clusters share 0.69, and 0.29 if each is wrong in one row of twenty; independent labellings
-# of drawn tables share up to 0.03 in twos and 0.09 in threes.
+# Information that two facets share, in nats, from which on they are one, and three beyond what
+# each two do. Three ways to halve four clusters share 0.69; independent labellings up to 0.09.
 JOINT, JOINT_THREE = 0.35, 0.2
 # Probability of a facet that is not there, over all groups of a table.
 LEVEL = 0.05
-# Two clusters are tested if the density between them is below this share of the lower mode's; what
-# bounded supports show at random is less deep.
-DEEP = 0.5
+# Two clusters are tested if the density between them is below this share of the lower mode's; and
+# below which it is clear where neighbours tell none: bounded supports show 0.36 and more.
+DEEP, CLEAR = 0.5, 1 / 3
 # How often a facet's coordinates are turned towards its clusters; the share of the average variance
 # that is added to each within clusters; and of the separation, below which a direction has none.
 TURNS, SHRINKAGE, WEAK = 3, 0.02, 0.05
-# The same where neighbours tell no clusters: bounded supports show 0.36 and more.
-CLEAR = 1 / 3
 # Least variance of a standardised column's noise.
 LEAST_NOISE = 1e-3
 # Clusters of neighbours for each combination of the facets' clusters, up to which clusters lie in
-# subspaces. Drawn tables have at most 1, of three kinds (one of 70 has 1.5, of whose three
-# labellings one was found); 450 to 1,797 digits have 0.7 to 12, mostly 1.4 and more.
+# subspaces: drawn tables have at most 1, digits mostly 1.4 and more.
 BEYOND = 1.25
-# Share of each facet's information that neighbours' clusters have if they divide its clusters.
-# Digits have 0.64 and more (one of nine draws 0.31); where neighbours tell another labelling, 0.
+# Share of each facet's information that neighbours' clusters have if they divide its clusters:
+# digits have 0.64 and more.
 DIVIDES = 0.5
 # Fewest rows of a cluster whose dip is tested, and of a table whose neighbours are.
 FEWEST, FEWEST_NEIGHBORS = 5, 30
@@ -202,11 +173,10 @@ class FacetCount:
     @property
     def evidence(self) -> str:
         """Why, in words."""
-        facets = self.facets
+        facets, others = self.facets, len(self._others)
         graph = f"{self.combined} cluster(s) of neighbours"
         if not facets:
             return f"no clusters beyond chance; {graph}"
-        others = len(self.groups) - len(facets)
         parts = [f"{len(facets)} of {len(self.groups)} groups of coordinates have clusters"]
         parts += [str(facet) for facet in facets]
         parts += [f"{others} with one mode or no dip"] * (others > 0)
@@ -214,22 +184,20 @@ class FacetCount:
 
 
 def _by_clearness(groups: Sequence[SubspaceEvidence]) -> list[SubspaceEvidence]:
-    """The gain in BIC would favour strong columns; the deepest minimum does not."""
+    """By the deepest minimum: the gain in BIC would favour strong columns."""
     return sorted(groups, key=lambda group: -group.tree.heights.min(initial=1.0))
 
 
 @on_one_thread
 def number_of_facets(
-    x: np.ndarray, cluster_neighbors: ClusterNeighbors, seed: int = 0, dims: int | None = None
+    cluster_neighbors: ClusterNeighbors, x: np.ndarray, seed: int = 0, dims: int | None = None
 ) -> FacetCount:
-    """How many independent subspaces of a table have clusters; 0 and 1 are answers too.
+    """How many independent subspaces of a table have clusters; 0 and 1 are answers too. Four
+    clusters on a square are two labellings of two.
 
-    What it cannot tell: two labellings from one whose clusters form a grid along independent
-    directions, such as four on a square.
-
-    :param x: ``[N, D]``, standardised and complete.
     :param cluster_neighbors: finds clusters of neighbouring rows, from rows ``[n, D]`` and a seed,
         such as :func:`~inference.neighbor_clusters`.
+    :param x: ``[N, D]``, standardised and complete.
     :param dims: principal components to look in; ``None`` for those that exceed chance.
     """
     most = min(NARROW if dims is None else dims, rank(x))
@@ -257,12 +225,10 @@ def number_of_facets(
 
 
 def clusters_in_subspaces(
-    x: np.ndarray, cluster_neighbors: ClusterNeighbors, seed: int = 0
+    cluster_neighbors: ClusterNeighbors, x: np.ndarray, seed: int = 0
 ) -> bool:
     """Whether bounded values ``[N, D]`` have their clusters in subspaces
-    (:attr:`FacetCount.in_subspaces`).
-
-    At most 1,000 rows are looked at; rows with gaps are not, nor is a table with few others.
+    (:attr:`FacetCount.in_subspaces`): 1,000 rows without gaps are looked at, if there are enough.
     """
     some = some_rows(x)
     whole = some[~np.isnan(some).any(1)]
@@ -270,13 +236,17 @@ def clusters_in_subspaces(
         return False
     scaler = StandardScaler().set_output(transform="default")
     rows = scaler.fit_transform(thinned(whole, FEW_ROWS).astype(float))
-    return number_of_facets(rows, cluster_neighbors, seed).in_subspaces
+    return number_of_facets(cluster_neighbors, rows, seed).in_subspaces
 
 
 def _count_in(x: np.ndarray, dim: int, seed: int) -> Iterator[FacetCount]:
     """The facets in so many principal components, for each number of groups that ICA ends with."""
-    starts = (_independent(x, dim, seed + i) for i in range(STARTS))
-    turns = {start[0].max(): start for start in starts}
+    turns = {}
+    for i in range(STARTS):
+        sources, turned, loc = independent_sources(x, dim, seed + i)
+        sources, turned = farthest_from_normal(sources, turned)
+        group = dependent_groups(sources)
+        turns[group.max()] = group, sources, turned, loc
     for group, sources, turned, loc in turns.values():
         groups = [np.flatnonzero(group == g) for g in range(group.max() + 1)]
         tests = len(groups) * len(turns)
@@ -308,9 +278,8 @@ def _tested_again(count: FacetCount, x: np.ndarray, seed: int, counts: int) -> F
 
 
 def _joint(groups: Sequence[SubspaceEvidence], sources: np.ndarray) -> list[np.ndarray]:
-    """Columns of the groups whose clusters tell each other, in pairs, or in threes though not in
-    pairs: together they are one. Four clusters at equal distances are such, along the axes of a
-    cube of which they are every other corner.
+    """Columns of the groups whose clusters tell each other, in pairs or only in threes, as halves
+    of four clusters at equal distances do: together they are one.
     """
     split = [group for group in groups if len(group.tree.joins)]
     if not any(group.is_facet for group in split):
@@ -347,8 +316,8 @@ def _grids_split(count: FacetCount, x: np.ndarray, seed: int) -> FacetCount:
 def _parts_of_grid(
     z: np.ndarray, facet: SubspaceEvidence, seed: int, tests: int
 ) -> tuple[list[SubspaceEvidence], np.ndarray]:
-    """The two facets that a facet with coordinates ``z`` ``[N, d]`` consists of, with what these
-    leave of it, and the turn of the coordinates ``[d, d]``; or the facet as it is.
+    """The two facets of which one with coordinates ``z`` ``[N, d]`` consists, what these leave, and
+    the turn of the coordinates ``[d, d]``; or the facet as it is.
     """
     K, d = facet.tree.modes, z.shape[1]
     whole = [facet], np.eye(d)
@@ -368,8 +337,7 @@ def _parts_of_grid(
     if [part.tree.modes * part.is_facet for part in parts] != [part.max() + 1 for part in grid]:
         return whole
     if len(left):  # where the two interact; clusters there are no third grouping
-        tree = merge_tree(z @ turn[left].T, seed)
-        parts.append(SubspaceEvidence(facet.columns[left], tree, 1.0, is_facet=False))
+        parts.append(_left_over(z @ turn[left].T, facet.columns[left], seed))
     return parts, turn
 
 
@@ -404,34 +372,31 @@ def _shared_information(labels: Sequence[np.ndarray]) -> float:
 
 def _sharpened(count: FacetCount, x: np.ndarray, seed: int) -> FacetCount:
     """Each facet's coordinates turned, and their number chosen, so that they separate its clusters
-    best; the others are what is left.
-
-    ICA does not look for clusters, and finds the directions of a few hundred rows with an error.
+    best, since ICA does not look for clusters; the others are what is left.
     """
     before, maps = (x - count.loc) @ count.maps.T, _in_units_of_noise(count, x, seed)
     u = (x - count.loc) @ maps.T
     found = [_discriminating(u, before, facet, seed) for facet in count.facets]
     turns = [turn for turn, _ in found]
     rest = null_space(np.concatenate(turns)).T
-    ends = np.cumsum([len(turn) for turn in (*turns, rest)])
-    columns = np.split(np.arange(ends[-1]), ends[:-1])
+    turn = np.concatenate([*turns, rest])
+    *columns, left = np.split(np.arange(len(turn)), np.cumsum(list(map(len, turns))))
     groups = [
         replace(facet, columns=own, tree=tree)
-        for facet, (_, tree), own in zip(count.facets, found, columns, strict=False)
+        for facet, (_, tree), own in zip(count.facets, found, columns, strict=True)
     ]
-    if len(rest):
-        left = merge_tree(u @ rest.T, seed)
-        groups.append(SubspaceEvidence(columns[-1], left, 1.0, is_facet=False))
-    turned = np.concatenate([*turns, rest]) @ maps
-    return FacetCount(_by_clearness(groups), count.loc, turned)
+    if len(left):
+        groups.append(_left_over(u @ rest.T, left, seed))
+    return FacetCount(_by_clearness(groups), count.loc, turn @ maps)
+
+
+def _left_over(z: np.ndarray, columns: np.ndarray, seed: int) -> SubspaceEvidence:
+    return SubspaceEvidence(columns, merge_tree(z, seed), 1.0, is_facet=False)
 
 
 def _in_units_of_noise(count: FacetCount, x: np.ndarray, seed: int) -> np.ndarray:
     """Maps ``[m, D]`` to as many principal components, of variance 1, of columns divided by the
-    deviation of their noise: what the coordinates leave of them.
-
-    Principal components lose least if the noise of all columns is equal; standardised columns have
-    most noise where they have least signal. Like factor analysis, this does not depend on units.
+    deviation of what the coordinates leave of them: components lose least where all noise is equal.
     """
     x, m = x - count.loc, len(count.maps)
     u = x @ count.maps.T
@@ -444,9 +409,7 @@ def _in_units_of_noise(count: FacetCount, x: np.ndarray, seed: int) -> np.ndarra
 def _discriminating(
     u: np.ndarray, before: np.ndarray, facet: SubspaceEvidence, seed: int
 ) -> tuple[np.ndarray, MergeTree]:
-    """Directions ``[d, m]`` of all coordinates that separate a facet's clusters, of unit length in
-    standard deviations, and how the components in them merge.
-    """
+    """Directions ``[d, m]`` that separate a facet's clusters best, and how components merge."""
     k, found = facet.tree.modes, before[:, facet.columns]
     label = facet.tree.labels(found, k)
     for _ in range(TURNS):
@@ -467,27 +430,14 @@ def _discriminating(
     return np.linalg.lstsq(u, found, rcond=None)[0].T, facet.tree
 
 
-def _independent(
-    x: np.ndarray, dim: int, seed: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Coordinates and the group of each ``[m]``: groups, sources, maps and the data's mean."""
-    sources, turned, loc = independent_sources(x, dim, seed)
-    sources, turned = farthest_from_normal(sources, turned)
-    return dependent_groups(sources), sources, turned, loc
-
-
 def _least_share(found: FacetCount, x: np.ndarray, neighbors: np.ndarray) -> float:
     """Of each facet's entropy, what the clusters of neighbours have in common with it; 1 if there
     are no facets.
     """
     z = (thinned(x, MAX_ROWS) - found.loc) @ found.maps.T
-    labels = [facet.labels(z) for facet in found.facets]
-    shares = [
-        _shared_information([label, neighbors]) / h
-        for label in labels
-        if (h := entropy(np.bincount(label)))
-    ]
-    return min(shares, default=1.0)
+    labels = (facet.labels(z) for facet in found.facets)
+    each = ((_shared_information([own, neighbors]), entropy(np.bincount(own))) for own in labels)
+    return min((shared / h for shared, h in each if h), default=1.0)
 
 
 def _count_whole(x: np.ndarray, dim: int, combined: int, seed: int) -> FacetCount:

@@ -16,9 +16,7 @@ MAX_VALUES = 2000
 
 def dip_p_value(values: np.ndarray) -> float:
     """The probability of so large a dip in draws of a uniform distribution, the unimodal one that
-    is hardest to tell (Hartigan and Hartigan, 1985, section 3).
-
-    Its logarithm is interpolated, and continued, in the square of root N times the dip.
+    is hardest to tell (Hartigan and Hartigan, 1985, section 3), interpolated.
     """
     values = thinned(values, MAX_VALUES)
     size = len(values) * dip(values) ** 2
@@ -31,11 +29,7 @@ def dip_p_value(values: np.ndarray) -> float:
 def dip(values: np.ndarray) -> float:
     """How far the empirical distribution of distinct ``values`` ``[N]`` is from the nearest
     unimodal one: the largest difference of the two distribution functions, between 1 / (2 N) and
-    1 / 4. Equal values are a step of it, and make the dip larger than that of their heap.
-
-    The greatest convex minorant and the least concave majorant of the distribution function are
-    compared on an interval, which shrinks to the mode (Hartigan and Hartigan, 1985, section 4).
-    Ranks take the place of the function's values.
+    1 / 4 (Hartigan and Hartigan, 1985, section 4; here with ranks as values).
     """
     x = np.sort(values)
     if x[0] == x[-1]:

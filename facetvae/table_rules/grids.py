@@ -1,10 +1,8 @@
 """Clusters that are all combinations of two groupings: which rows and columns of a grid they are.
 
-In a grid, what a cluster's row and what its column add explain more of the centres than by chance:
-two factors with little interaction, as in a two-way analysis of variance. A hierarchy of clusters
-is explained by its rows alone; so the smaller of two shares counts, that of the columns in what the
-rows leave and the reverse. It is compared with those of random grids: centres with the same
-principal components, whose scores are turned at random.
+Rows and columns explain the centres as in a two-way analysis of variance. A hierarchy is explained
+by its rows alone; so the smaller of two shares counts, that of the columns in what the rows leave
+and the reverse, compared with those of centres turned at random.
 """
 
 from __future__ import annotations

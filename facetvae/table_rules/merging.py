@@ -1,12 +1,6 @@
-"""How many clusters latents have: by BIC, or the components of a mixture, merged where they share a
-mode.
-
-BIC chooses a mixture that describes the density; a cluster that is not normal takes several of its
-components (Baudry et al., 2010, *Combining mixture components for clustering*; Hennig, 2010,
-*Methods for merging Gaussian mixture components*). Here two components are one cluster unless the
-whole mixture's density has a minimum between them. It is sought along the ridge line of the two,
-which holds every stationary point of the density of a pair (Ray and Lindsay, 2005, Eq. 4), and
-along the straight line between their means.
+"""How many clusters latents have: by BIC, or the components of a mixture, merged (Baudry et al.,
+2010; Hennig, 2010) unless the density has a minimum between them, along the ridge line of the two
+(Ray and Lindsay, 2005, Eq. 4) or the straight one.
 """
 
 from __future__ import annotations
@@ -24,8 +18,7 @@ from threadpoolctl import threadpool_limits
 from facetvae.table_rules.rows import thinned
 
 # Components whose density at the lowest point between them is at least this share of the lower of
-# their modes are one cluster. Two normals have 0.65 if they are 3 deviations apart, 0.27 if 4. On
-# drawn tables shares from 0.6 to 0.9 give the same numbers (`lab/benchmarks/numbers_found.py`).
+# their modes are one cluster. On drawn tables shares from 0.6 to 0.9 give the same numbers.
 SEPARATED = 0.8
 # Of a mixture with k-means; the likeliest is kept.
 STARTS = 2
@@ -42,9 +35,7 @@ COVARIANCES = ("full", "tied")
 ROWS_PER_COMPONENT, MAX_ROWS = 15, 5000
 
 
-#: Decorator. A mixture of some thousand rows is fitted by tens of thousands of products that take
-#: microseconds: a second thread doubles their time where its core is free, and takes it four times
-#: where it is not.
+#: Decorator, for tens of thousands of products of microseconds, which more threads slow down.
 on_one_thread = threadpool_limits.wrap(limits=1, user_api="blas")
 
 
@@ -141,17 +132,13 @@ def merged_number(z: np.ndarray, seed: int) -> ClusterCount:
 
 
 def likeliest_number(z: np.ndarray, covariance: str, seed: int) -> int:
-    """The number of clusters with the lowest BIC of a Gaussian mixture in the latents ``[N, d]``,
-    at least 2.
-    """
+    """The number of clusters of the latents ``[N, d]`` with the lowest BIC, at least 2."""
     bic = _bic(z, covariance, seed)
     return min(list(bic)[1:], key=bic.__getitem__)
 
 
 def clarity(z: np.ndarray, seed: int) -> float:
-    """How much better (lower) the BIC of clusters in the latents ``[N, d]`` is than that of a
-    single normal.
-    """
+    """By how much the BIC of clusters in the latents ``[N, d]`` is below that of one normal."""
     bic = _bic(z, "full", seed)
     return bic.pop(1) - min(bic.values())
 
@@ -161,14 +148,12 @@ def _bic(z: np.ndarray, covariance: str, seed: int) -> dict[int, float]:
     """BIC by number of clusters, from 1 on."""
     z = thinned(z, MAX_ROWS).astype(float)
     numbers = [k for k in NUMBERS if k <= max(2, len(z) // ROWS_PER_COMPONENT)]
-    return {k: float(_mixture(z, k, covariance, STARTS, seed).bic(z)) for k in numbers}
+    return {k: float(_mixture(z, k, covariance, seed).bic(z)) for k in numbers}
 
 
 @on_one_thread
 def merge_tree(z: np.ndarray, seed: int) -> MergeTree:
-    """The mixture with the lowest BIC in latents ``[N, d]``, and how its components merge.
-
-    A pair's height is the lowest density on the better of two lines between their means, and a
+    """The mixture with the lowest BIC in latents ``[N, d]``, and how its components merge, where a
     cluster's mode is the highest density at the means of its components.
     """
     mixture = likeliest_mixture(z, seed)
@@ -202,13 +187,13 @@ def _mixtures(z: np.ndarray, seed: int, covariance: str) -> list[tuple[float, Ga
     for k in COMPONENTS:
         if k > max(2, len(z) // ROWS_PER_COMPONENT) or _no_longer_falls([bic for bic, _ in fitted]):
             break
-        starts = min(k, STARTS)  # a single component has one answer
-        mixture = _mixture(z, k, covariance, starts, seed)
+        mixture = _mixture(z, k, covariance, seed)
         fitted.append((float(mixture.bic(z)), mixture))
     return fitted
 
 
-def _mixture(z: np.ndarray, k: int, covariance: str, starts: int, seed: int) -> GaussianMixture:
+def _mixture(z: np.ndarray, k: int, covariance: str, seed: int) -> GaussianMixture:
+    starts = min(k, STARTS)  # a single component has one answer
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # BIC does not choose these
         mixture = GaussianMixture(k, covariance_type=covariance, n_init=starts, random_state=seed)
@@ -223,14 +208,14 @@ def _lowest_between(mixture: GaussianMixture) -> np.ndarray:
     """The lowest log-density on the way between the means of each pair ``[M, M]``, on the higher
     of the two lines.
     """
-    mean, precision = mixture.means_, _precisions(mixture)
+    mean, precision = mixture.means_, mixture.precisions_  # of tied ones a single matrix
     M = len(mean)
+    precision = np.broadcast_to(precision, (M, *precision.shape[-2:]))
     lowest = np.full((M, M), -np.inf)
     step = np.linspace(0, 1, STEPS)[:, None]
     for a, b in combinations(range(M), 2):
         apart = mean[b] - mean[a]
-        # Each by its size along the way: the points of the same line lie evenly, however much
-        # narrower one of the two is.
+        # Each by its size along the way, so that points lie evenly where one is much narrower.
         first, second = (own / (apart @ own @ apart or 1) for own in precision[[a, b]])
         weight = (1 - step[..., None]) * first + step[..., None] * second
         pull = (1 - step) * (first @ mean[a]) + step * (second @ mean[b])
@@ -239,9 +224,3 @@ def _lowest_between(mixture: GaussianMixture) -> np.ndarray:
         density = mixture.score_samples(np.concatenate([ridge, straight])).reshape(2, STEPS)
         lowest[a, b] = lowest[b, a] = density.min(1).max()
     return lowest
-
-
-def _precisions(mixture: GaussianMixture) -> np.ndarray:
-    """Inverse covariances ``[M, d, d]``."""
-    precision = mixture.precisions_
-    return np.broadcast_to(precision, (len(mixture.means_), *precision.shape[-2:]))

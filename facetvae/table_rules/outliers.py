@@ -16,27 +16,20 @@ from facetvae.table_rules.rows import MANY, in_parts
 # Neighbours of each row, or a tenth of the rows if these are fewer; with less than five there is
 # too little to compare.
 NEIGHBORS, FEWEST_NEIGHBORS = 20, 5
-# How many times as far from its neighbours as these are from theirs an outlying row is. In drawn
-# clusters of normals it is at most 2.1 for every row.
-FACTOR = 2.5
+# How many times as far from its neighbours as these are from theirs an outlying row is (in drawn
+# clusters of normals at most 2.1), and beyond which approximate neighbours leave a doubt.
+FACTOR, SUSPECT = 2.5, 2.2
 # The rows that others are compared with.
 MOST_ROWS = 10_000
-# The factor by approximate neighbours beyond which that by exact ones is computed. Neighbours that
-# are missed make it larger.
-SUSPECT = 2.2
 
 
 class Outliers:
     """Tells outlying rows from those that lie among others (local outlier factor; Breunig et al.,
-    2000).
+    2000), by neighbours among at most 10,000 rows, of which equal ones count once.
 
-    Among the neighbours equal rows count once, since copies would be infinitely dense. As many rows
-    as there are neighbours that lie together, copies among them, are a group and no outliers: each
-    is within 1 / 2.5 of its distance to the other rows. So is a later row so near to one of them.
-
-    Neighbours are sought among at most 10,000 rows. More than 20,000 rows are compared with
-    approximate neighbours first, if there is a ``search`` for them, and with exact ones only if
-    they may be outlying.
+    As many rows as there are neighbours that lie together, copies among them, are a group and no
+    outliers: each is within 1 / 2.5 of its distance to the other rows, as is a later row so near to
+    one of them. More than 20,000 rows are compared with approximate neighbours first.
 
     :param x: ``[N, ...]``, encoded; missing entries count as 0.
     :param usual: numbers of the rows of ``x`` to compare with, ascending; by default all.
@@ -64,19 +57,15 @@ class Outliers:
         far = factors > FACTOR
         if (~far).sum() > self._k:
             self._rows = rows[~far].astype(x.dtype)
-            self._groups, self._reach = self._together(rows[far], copies[far], rows[~far])
+            if far.any():
+                self._find_groups(rows[far], copies[far], rows[~far])
 
-    def _together(
-        self, far: np.ndarray, copies: np.ndarray, others: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _find_groups(self, far: np.ndarray, copies: np.ndarray, others: np.ndarray) -> None:
         """Of rows that are far from others, those that are groups; and how far these reach."""
-        if not len(far):
-            return self._groups, np.zeros(0)
-        reach = NearestNeighbors(n_neighbors=1).fit(others).kneighbors(far)[0][:, 0] / FACTOR
-        nearest = NearestNeighbors(n_neighbors=min(self._k, len(far))).fit(far)
-        distance, neighbor = nearest.kneighbors(far)
+        reach = _nearest(others, 1, far)[0][:, 0] / FACTOR
+        distance, neighbor = _nearest(far, min(self._k, len(far)), far)
         near = np.where(distance <= reach[:, None], copies[neighbor], 0).sum(1) >= self._k
-        return far[near].astype(self._groups.dtype), reach[near]
+        self._groups, self._reach = far[near].astype(self._groups.dtype), reach[near]
 
     @cached_property
     def _detector(self) -> LocalOutlierFactor:
@@ -102,10 +91,8 @@ class Outliers:
         return in_parts(outlying, x)
 
     def shared(self, x: np.ndarray, found: np.ndarray) -> np.ndarray:
-        """The rows that are outlying among those compared, but that so many of all rows are equal
-        to that they are a group: their numbers.
-
-        :param found: which rows of ``x`` are outlying ``[N]``.
+        """Numbers of rows that are outlying among those compared, but that so many of all rows
+        ``x`` are equal to that they are a group.
         """
         rows = np.flatnonzero(found)
         if not len(rows):
@@ -116,8 +103,7 @@ class Outliers:
     def _in_group(self, x: np.ndarray) -> np.ndarray:
         if not len(self._groups) or not len(x):
             return np.zeros(len(x), bool)
-        nearest = NearestNeighbors(n_neighbors=1).fit(_flat(self._groups))
-        distance, group = nearest.kneighbors(_flat(x))
+        distance, group = _nearest(_flat(self._groups), 1, _flat(x))
         return distance[:, 0] <= self._reach[group[:, 0]]
 
 
@@ -126,14 +112,12 @@ def _screened(
 ) -> Callable[[np.ndarray], np.ndarray]:
     """The same by approximate neighbours, and by exact ones where these leave a doubt."""
     k, approximate = exact.n_neighbors, search(rows.astype(np.float32))
-    distance, neighbor = NearestNeighbors(n_neighbors=k + 1).fit(rows).kneighbors(rows)
     factors = LocalOutlierFactor(n_neighbors=k, metric="precomputed", novelty=True)
-    factors.fit(_graph(distance, neighbor, len(rows)))
+    factors.fit(_graph(_nearest(rows, k + 1, rows), len(rows)))
 
     def among(x: np.ndarray) -> np.ndarray:
         places = np.ascontiguousarray(_flat(x), np.float32)
-        distance, neighbor = approximate.kneighbors(places, k)
-        graph = _graph(distance, neighbor, len(rows))
+        graph = _graph(approximate.kneighbors(places, k), len(rows))
         far = -factors.score_samples(graph) > SUSPECT
         far[far] = _outlying(exact, x[far]) if far.any() else False
         return far
@@ -141,9 +125,14 @@ def _screened(
     return among
 
 
-def _graph(distance: np.ndarray, neighbor: np.ndarray, number: int) -> csr_matrix:
+def _nearest(among: np.ndarray, number: int, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Distances of each row of ``x`` to its nearest ones, and their numbers: ``[N, number]``."""
+    return NearestNeighbors(n_neighbors=number).fit(among).kneighbors(x)
+
+
+def _graph(nearest: tuple[np.ndarray, np.ndarray], number: int) -> csr_matrix:
     """Distances from rows to their neighbours, in the form that scikit-learn takes."""
-    n, k = distance.shape
+    (distance, neighbor), (n, k) = nearest, nearest[0].shape
     ends = np.arange(0, n * k + 1, k)
     return csr_matrix((distance.ravel().astype(float), neighbor.ravel(), ends), (n, number))
 

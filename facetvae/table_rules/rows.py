@@ -1,6 +1,4 @@
-"""Rows of large tables: a random part of them, all of them a part at a time, and chosen ones put
-first, so that no step needs memory for a further copy of the data.
-"""
+"""Rows of large tables: a random part of them, or all of them a part at a time."""
 
 from __future__ import annotations
 
@@ -10,23 +8,20 @@ from typing import Any
 
 import numpy as np
 
-#: Rows that are enough to find facets, clusters and scales in, and most rows that are computed at
-#: once.
+#: Rows that are enough to find facets, clusters and scales in, and most that are computed at once.
 MANY = 20_000
 
 
-def some(n: int, seed: int = 0, most: int | None = None) -> np.ndarray | slice:
+def some(n: int, seed: int = 0, most: float = np.inf) -> np.ndarray | slice:
     """At most ``MANY`` of ``n`` rows, and ``most``, in order: all, or drawn at random."""
-    most = MANY if most is None else min(most, MANY)
+    most = int(min(most, MANY))
     if n <= most:
         return slice(None)
     return np.sort(np.random.default_rng(seed).choice(n, most, replace=False))
 
 
-def some_rows(x: np.ndarray, seed: int = 0, most: int | None = None) -> np.ndarray:
-    """At most ``MANY`` rows of ``x`` ``[N, ...]``, and ``most``, in order; ``x`` if it has no
-    more.
-    """
+def some_rows(x: np.ndarray, seed: int = 0, most: float = np.inf) -> np.ndarray:
+    """At most ``MANY`` rows of ``x`` ``[N, ...]``, and ``most``, in order; ``x`` if no more."""
     return x[some(len(x), seed, most)]
 
 
@@ -36,10 +31,7 @@ def thinned(x: np.ndarray, most: int) -> np.ndarray:
 
 
 def labelled(label: Mapping[str, np.ndarray], n: int, seed: int = 0) -> np.ndarray | slice:
-    """Of ``n`` rows at most ``MANY`` that have a label; all rows if there are no more than that.
-
-    :param label: by facet, integers ``[n]``, -1 where unknown.
-    """
+    """Of ``n`` rows at most ``MANY`` that have a label; all rows if there are no more than that."""
     if n <= MANY:
         return slice(None)
     rows = np.flatnonzero(np.any([known >= 0 for known in label.values()], axis=0))
@@ -52,26 +44,20 @@ def parts(n: int) -> Iterator[slice]:
 
 
 def in_parts(work: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> np.ndarray:
-    """``work(x)``, of ``MANY`` rows at a time, for work on each row by itself.
-
-    :param work: from ``[n, ...]`` to ``[n, ...]``, of the same dtype for all rows.
-    """
+    """``work(x)``, on each row by itself, of ``MANY`` rows at a time."""
     if x.shape[0] <= MANY:
         return work(x)
-    result: np.ndarray | None = None
-    for rows in parts(x.shape[0]):
-        values = work(x[rows])
-        if result is None:
-            result = np.empty((x.shape[0], *values.shape[1:]), values.dtype)
-        result[rows] = values
-    assert result is not None
+    first, *others = parts(x.shape[0])
+    values = work(x[first])
+    result = np.empty((x.shape[0], *values.shape[1:]), values.dtype)
+    result[first] = values
+    for rows in others:
+        result[rows] = work(x[rows])
     return result
 
 
 def is_missing(X: np.ndarray) -> np.ndarray:
-    """Which entries are missing, for numbers of any type; of sparse rows, which have no gaps, for
-    each row.
-    """
+    """Which entries are missing, for numbers of any type; of sparse rows none, ``[N]``."""
     if not isinstance(X, np.ndarray):
         return np.zeros(X.shape[0], bool)
     return np.isnan(X) if X.dtype.kind == "f" else np.zeros(X.shape, bool)
@@ -94,20 +80,19 @@ class Arranged:
         self.x, self.order = x, np.arange(len(x))
 
     def first(self, *groups: np.ndarray) -> list[Any]:
-        """Put these groups first, one after the other, the other rows behind them; returns a view
-        of each group.
-
-        :param groups: of rows, by their first places, ascending; no row is in two.
+        """Put these groups of rows, by their first places, ascending, one after the other before
+        all others; returns a view of each group.
         """
-        chosen = np.zeros(len(self.x), bool)
-        for rows in groups:
-            chosen[rows] = True
-        order = np.concatenate([*groups, np.flatnonzero(~chosen)])
-        place = np.empty_like(self.order)
-        place[self.order] = np.arange(len(place))
-        self._move(place[order], len(groups[0]))
+        others = np.setdiff1d(np.arange(len(self.x)), np.concatenate(groups))
+        order = np.concatenate([*groups, others])
+        places = self.order.argsort()[order]
+        if isinstance(self.x, np.ndarray):
+            for entry in np.ndindex(self.x.shape[1:]):  # so that no more is copied at once
+                self.x[:, *entry] = self.x[:, *entry][places]
+        else:
+            self.x = self.x[places]
         self.order = order
-        ends = np.cumsum([0, *(len(rows) for rows in groups)])
+        ends = np.cumsum([0, *map(len, groups)])
         return [self.x[start:end] for start, end in pairwise(ends)]
 
     def back(self, values: np.ndarray) -> np.ndarray:
@@ -115,16 +100,3 @@ class Arranged:
         found = np.empty_like(values)
         found[self.order] = values
         return found
-
-    def _move(self, places: np.ndarray, number: int) -> None:
-        """Take rows from ``places``, of which the first ``number`` move towards the front."""
-        if not isinstance(self.x, np.ndarray):
-            self.x = self.x[places]
-            return
-        if (np.diff(places[:number]) < 0).any():
-            self.x[:] = self.x[places]
-            return
-        rest = self.x[places[number:]]
-        for rows in parts(number):  # none is written over before it is read
-            self.x[rows] = self.x[places[rows]]
-        self.x[number:] = rest

@@ -1,7 +1,5 @@
-"""Columns of real numbers with their skewness removed, where that describes the data better.
-
-Amounts, sizes and concentrations have long tails, which a mixture of normals takes for clusters,
-and whose few largest values decide principal components.
+"""Columns of real numbers with their skewness removed, where that describes the data better: a
+mixture of normals takes long tails for clusters.
 """
 
 from __future__ import annotations
@@ -19,10 +17,9 @@ from facetvae.table_rules.rows import thinned
 # Bounds on the powers: 0 takes logarithms of the upper tail, 2 of the lower one. Beyond them, a
 # model's output may have no counterpart in the user's units.
 LOWEST, HIGHEST = 0.0, 2.0
-# Most rows and principal components to judge by, and how many of three rows are fitted to.
-MAX_ROWS, MAX_DIM, FITTED = 1500, 10, 2
-# Fewest rows to judge by.
-FEWEST = 30
+# Fewest and most rows to judge by, most principal components, and how many of three rows are
+# fitted to.
+FEWEST, MAX_ROWS, MAX_DIM, FITTED = 30, 1500, 10, 2
 # By how many standard errors the transformed data must be more likely.
 SIGNIFICANT = 3.0
 
@@ -60,12 +57,10 @@ class Unskewed:
 
 
 def unskewed_if_better(x: np.ndarray) -> Unskewed | None:
-    """The powers that bring each column nearest to a normal, if the data are then more likely: two
-    thirds of the rows are described by a mixture of normals in principal components and noise
-    around these, and densities of the rest, in the units of ``x``, are compared.
+    """The powers that bring each column nearest to a normal; ``None`` unless a mixture of normals
+    in principal components, and noise, then describe held-out rows better, in the units of ``x``.
 
     :param x: ``[N, D]``, standardised; NaN where missing.
-    :returns: ``None`` if the columns are better as they are, or there are too few rows to tell.
     """
     rows = thinned(x, MAX_ROWS)
     fitted = np.arange(len(rows)) % 3 < FITTED

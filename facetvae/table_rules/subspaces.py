@@ -1,32 +1,39 @@
-"""Facets as independent subspaces of the data: the warm start for columns of real numbers.
-
-Columns have no depth at which facets leave an encoder, as images have. So the data's principal
-components are rotated to be as independent as possible (ICA), and coordinates that still depend on
-each other go into one facet: a facet's clusters depend on all of its coordinates, those of two
-facets do not (the model's own assumption, MFCVAE, Eq. 1).
+"""Independent coordinates of a table (ICA), which of them depend on each other none the less, and
+facets as subspaces of those that do: the warm start for columns of real numbers.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse.csgraph import connected_components
 from sklearn.cluster import SpectralClustering
+from sklearn.decomposition import PCA, FastICA
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.feature_selection import mutual_info_regression
 
 from facetvae.table_rules.merging import clarity
 from facetvae.table_rules.rows import thinned
-from facetvae.table_rules.sources import independent_sources
 
-# Most rows that dependence is measured on.
+# Most rows that a rotation and dependence are judged on.
 MAX_ROWS = 2000
-# Two coordinates depend on each other if their dependence exceeds that of independent ones by this
-# many standard deviations.
-SIGNIFICANT = 4.0
+# How far products of two rows of ICA's matrix may be from those of a rotation: FastICA can end
+# with one source that is a sum of others.
+NOT_ORTHOGONAL = 0.1
+# Angles at which each pair is tried, and how often all pairs are turned.
+STEPS, SWEEPS = 18, 10
+# Frequencies of the sines and cosines, in one over the deviation of a coordinate.
+FREQUENCIES = (0.8, 1.6)
+# Two coordinates depend on each other if their dependence, the sum of squared canonical
+# correlations or information, exceeds that of independent ones by so many standard deviations, and
+# the former by a least amount.
+SIGNIFICANT, DEPENDENCE = 4.0, 0.08
 # Dependence, in nats, that is added to all pairs of coordinates, so that the graph is connected.
 TIE = 1e-3
 
@@ -84,9 +91,7 @@ class Subspaces:
 
 
 def _separation(z: np.ndarray, label: np.ndarray) -> float:
-    """Share of the variance of latents ``[N, d]`` that lies between classes; 0 if each datum is a
-    class by itself.
-    """
+    """Share of the variance of latents ``[N, d]`` between classes; 0 if none has two rows."""
     classes, label = np.unique(label, return_inverse=True)
     if len(classes) == len(label):
         return 0.0
@@ -96,12 +101,8 @@ def _separation(z: np.ndarray, label: np.ndarray) -> float:
 
 
 def independent_subspaces(x: np.ndarray, dim: int, number: int, seed: int) -> Subspaces:
-    """Split the space of ``dim`` principal components into ``number`` subspaces.
-
-    :param x: ``[N, D]``, complete.
-    :param dim: at least ``number``.
-    :returns: the subspaces, ordered by how clear their clusters are: the clearest last, the
-        remaining coordinates first.
+    """The space of ``dim`` principal components of ``x`` ``[N, D]`` as ``number`` subspaces,
+    ordered by how clear their clusters are: the clearest last, the remaining coordinates first.
     """
     sources, turned, loc = independent_sources(x, dim, seed)
     group = _dependent(sources, number, seed)
@@ -112,9 +113,7 @@ def independent_subspaces(x: np.ndarray, dim: int, number: int, seed: int) -> Su
 
 
 def _dependent(sources: np.ndarray, number: int, seed: int) -> np.ndarray:
-    """The group of each source ``[m]``, at least ``number`` groups; sources of one group depend on
-    each other.
-    """
+    """The group of each source ``[m]``, at least ``number`` groups that depend within."""
     m = sources.shape[1]
     if m == number:
         return np.arange(m)
@@ -134,8 +133,79 @@ def _dependent(sources: np.ndarray, number: int, seed: int) -> np.ndarray:
 
 
 def _dependence(a: np.ndarray, b: np.ndarray, seed: int) -> np.ndarray:
-    """Mutual information of each column of ``a`` with each of ``b`` ``[m, m]``, in nats, made
-    symmetric.
-    """
+    """Mutual information of each two columns ``[m, m]``, in nats, made symmetric."""
     shared = np.stack([mutual_info_regression(a, column, random_state=seed) for column in b.T])
     return (shared + shared.T) / 2
+
+
+def independent_sources(
+    x: np.ndarray, dim: int, seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """ICA of ``dim`` principal components of ``x`` ``[N, D]``: the sources ``[N, dim]``, their maps
+    ``[dim, D]`` from data less their mean, and that mean ``[D]``.
+    """
+    pca = PCA(dim, random_state=seed, whiten=True).set_output(transform="default").fit(x)
+    white = pca.transform(x)
+    ica = FastICA(random_state=seed, whiten="unit-variance", max_iter=1000)
+    ica.set_output(transform="default")
+    with warnings.catch_warnings():
+        # Expected if only normal noise remains, which has no preferred rotation.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        sources = ica.fit_transform(white)
+    rotation = ica.components_
+    if np.abs(rotation @ rotation.T - np.eye(dim)).max() > NOT_ORTHOGONAL:
+        left, _, right = np.linalg.svd(rotation)
+        rotation = left @ right
+        sources = white @ rotation.T
+    deviation = np.sqrt(pca.explained_variance_.clip(np.finfo(float).tiny))
+    return sources, rotation @ (pca.components_ / deviation[:, None]), pca.mean_
+
+
+def farthest_from_normal(sources: np.ndarray, turned: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Turn pairs of sources ``[N, m]``, and their maps ``[m, D]``, while that raises the sum of
+    their squared negentropy contrasts (log cosh; Hyvarinen, 1999, Eq. 6).
+    """
+    m, rows = sources.shape[1], thinned(sources, MAX_ROWS)
+    rotation, angle = np.eye(m), np.pi / 2 * np.arange(STEPS) / STEPS
+    cos, sin = np.cos(angle), np.sin(angle)
+    for _ in range(SWEEPS):
+        changed = False
+        for a, b in combinations(range(m), 2):
+            first, second = rows @ rotation[a], rows @ rotation[b]
+            gain = _contrast(np.outer(first, cos) + np.outer(second, sin))
+            gain += _contrast(np.outer(second, cos) - np.outer(first, sin))
+            best = int(gain.argmax())
+            if gain[best] > 1.01 * gain[0] + 1e-6:
+                turn = np.array([[cos[best], sin[best]], [-sin[best], cos[best]]])
+                rotation[[a, b]] = turn @ rotation[[a, b]]
+                changed = True
+        if not changed:
+            break
+    return sources @ rotation.T, rotation @ turned
+
+
+def _contrast(s: np.ndarray) -> np.ndarray:
+    """Squared difference of E log cosh from that of a standard normal, 0.3746, for each column."""
+    return (np.log(np.cosh(s)).mean(0) - 0.37457) ** 2
+
+
+def dependent_groups(sources: np.ndarray) -> np.ndarray:
+    """The group of each source ``[m]``: sources of one group depend on each other.
+
+    The sum of squared canonical correlations of q with q functions has the mean q^2 / N and about
+    the deviation sqrt(2) q / N if the sources are independent.
+    """
+    n, m = sources.shape
+    waves = [_waves(column) for column in sources.T]
+    q = 2 * len(FREQUENCIES)
+    tied = np.zeros((m, m), bool)
+    least = max(DEPENDENCE, SIGNIFICANT * np.sqrt(2) * q / n)
+    for a, b in combinations(range(m), 2):
+        tied[a, b] = np.square(waves[a].T @ waves[b]).sum() - q**2 / n > least
+    return connected_components(tied, directed=False)[1]
+
+
+def _waves(column: np.ndarray) -> np.ndarray:
+    """Sines and cosines of a source, as orthonormal columns ``[N, q]`` with mean 0."""
+    waves = np.stack([f(w * column) for w in FREQUENCIES for f in (np.sin, np.cos)], 1)
+    return np.linalg.qr(waves - waves.mean(0))[0]

@@ -18,7 +18,7 @@ from facetvae.table_rules.dip import dip, dip_p_value
 from facetvae.table_rules.grids import grid_of
 from facetvae.table_rules.merging import SEPARATED, merge_tree, merged_number
 from facetvae.table_rules.skewness import unskewed_if_better
-from facetvae.table_rules.sources import independent_sources
+from facetvae.table_rules.subspaces import independent_sources
 from lab.benchmarks.numbers_found import NONE, linear, standardised, table
 from lab.protocols.sources import labellings
 

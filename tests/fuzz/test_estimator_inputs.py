@@ -231,7 +231,6 @@ OWN: dict[type, dict[str, list[Any]]] = {
         "facets": [*WILD, 5, 50, ("a", "b"), "ab", [1, 2], 10**6],
         "n_clusters": [*WILD, 2, [2, None], 1000],
         "n_latents": [*WILD, 40],
-        "early_stopping": [False, None, "x"],
     },
     SemiSupervisedClassifier: {
         "class_dim": WILD,
