@@ -182,62 +182,7 @@ ESTIMATORS = [
             facets(n_clusters=2, labels={"facet_1": [0, 1, 2] * 10}),
             "'facet_1' has labels up to 2, but n_clusters=2: give 3",
         ),
-    ),
-    *of(
-        "MultiFacetClustering.fit, mixed columns",
-        ("unknown: column", mixed(columns={"ages": Normal()}), r"columns names 'ages', but X has"),
-        ("type: columns", mixed(columns=["age"]), "columns must be likelihoods by column"),
-        ("misfit: likelihood", mixed(likelihood=Normal()), "give columns= by name"),
-        ("type: array", facets(columns={"a": Normal()}), "columns= is for a data frame"),
-        (
-            "type: mixed objects",
-            mixed(city=["Oslo", 3] * 15),
-            "column 'city' mixes int and str: make them all strings, or all numbers",
-        ),
-        (
-            "type: dates",
-            mixed(city=[date(2026, 1, 1 + i) for i in range(30)]),
-            r"the columns \['city'\] have the dtype object: encode dates as numbers, .*, or drop",
-        ),
-        ("missing: all of a column", mixed(age=NAN), "column 'age' has no values, all are missing"),
-        (
-            "range: negative counts",
-            mixed(columns={"age": Poisson()}),
-            "column 'age': x has values such as .* but Poisson needs counts",
-        ),
-        (
-            "unknown: category",
-            lambda: of_frames().predict(people().assign(city="Rome")),
-            "column 'city' has the category 'Rome', but the training data had",
-        ),
-        (
-            "missing: column",
-            lambda: of_frames().predict(people().drop(columns="age")),
-            r"X lacks the columns \['age'\]: add or rename them",
-        ),
-        (
-            "misfit: renamed column",
-            lambda: of_frames().predict(people().rename(columns={"age": "years"})),
-            "X lacks .*: add or rename them",
-        ),
-        (
-            "misfit: further column",
-            lambda: of_frames().predict(people().assign(more=1)),
-            "has the columns .*'more'.*, which the training data had not: drop them",
-        ),
-        (
-            "type: array for a frame",
-            lambda: of_frames().predict(np.zeros((3, 2))),
-            r"X must be a data frame with the columns \['age', 'city'\]",
-        ),
-    ),
-    *of(
-        "MultiFacetClustering.impute",
-        (
-            "nan: gaps that were not trained",
-            lambda: of_frames().impute(people().assign(age=[NAN, 1.0] * 15)),
-            "X has missing entries in column 'age', but the training data had none",
-        ),
+        ("misfit: columns", facets(columns={"a": Normal()}), "columns= is for a data frame"),
     ),
     *of(
         "MultiFacetClustering.partial_fit",

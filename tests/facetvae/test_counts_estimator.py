@@ -246,7 +246,7 @@ def test_other_misfits_are_refused_in_a_sentence() -> None:
     with pytest.raises(ValueError, match=r"X is sparse, .* which Bernoulli\(\) does not describe"):
         estimator(likelihood=Bernoulli()).fit(matrix)
     with pytest.raises(ValueError, match=r"mark_outliers=True is for .* read as 'counts'"):
-        clone(estimator()).set_params(mark_outliers=True).fit(matrix)
+        estimator(mark_outliers=True).fit(matrix)
     with pytest.raises(ValueError, match="the rows of X do not differ"):
         estimator().fit(sparse.csr_array(np.ones((40, 5))))
 
