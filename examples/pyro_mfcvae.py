@@ -2,11 +2,11 @@
 
 The facets, digit and style, have a mixture each. On 1,437 images a mixture that is trained from
 random initial values collapses. So the digit facet is first trained alone, on pseudo-labels that
-nearest neighbours give. Then the style facet joins, under a standard normal prior. At last its
+nearest neighbors give. Then the style facet joins, under a standard normal prior. At last its
 mixture is fitted to its latents, and all is trained without pseudo-labels.
 
 One run, `python -m examples.pyro_mfcvae` (seed 0), on 360 held-out images: ELBO 25.01 nats per
-image; the clusters of digit tell the digit in 90% (NMI 0.74), those of style in 29% (NMI 0.21).
+image; the clusters of digit match the digit in 90% (NMI 0.74), those of style in 29% (NMI 0.21).
 
 [1] Falck et al., Multi-Facet Clustering Variational Autoencoders, NeurIPS 2021.
 """
@@ -66,7 +66,7 @@ def main(args: argparse.Namespace) -> None:
         accuracy = cluster_accuracy(y_test, clusters)
         nmi = normalized_mutual_info_score(y_test, clusters)
         print(f"{name}: mutual information of cluster and image {used[name]:.2f} nats; ", end="")
-        print(f"clusters tell the digit in {accuracy:.0%}, NMI {nmi:.2f}")
+        print(f"clusters match the digit in {accuracy:.0%}, NMI {nmi:.2f}")
 
 
 if __name__ == "__main__":

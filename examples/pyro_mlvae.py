@@ -5,7 +5,7 @@ the content, a product of Normals; each image has a style of its own. No label i
 digit only says which images belong together.
 
 One run, `python -m examples.pyro_mlvae` (seed 0), on 360 held-out images: ELBO 25.37 nats per
-image; nearest neighbours in content tell the digit in 97%, in style in 41%.
+image; nearest neighbors in content tell the digit in 97%, in style in 41%.
 
 [1] Bouchacourt, Tomioka and Nowozin, Multi-Level Variational Autoencoder, AAAI 2018.
 """
@@ -51,7 +51,7 @@ def main(args: argparse.Namespace) -> None:
     for name in ("content", "style"):
         classifier = KNeighborsClassifier().fit(z[name], y.cpu())
         accuracy = classifier.score(z_test[name], y_test.cpu())
-        print(f"nearest neighbours in {name} tell the digit in {accuracy:.0%} of held-out images")
+        print(f"nearest neighbors in {name} tell the digit in {accuracy:.0%} of held-out images")
 
 
 if __name__ == "__main__":

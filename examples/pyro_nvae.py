@@ -2,7 +2,7 @@
 
 Of the training images 100 have a label. For the others the guide gives a probability of each class,
 which TraceEnum_ELBO enumerates; a batch mixes both. The decoder sees the latents of the image's
-class and the shared ones. A linear classifier of the labelled images alone is printed beside it.
+class and the shared ones. A linear classifier of the labeled images alone is printed beside it.
 
 One run, `python -m examples.pyro_nvae` (seed 0), on 360 held-out images: ELBO 2.52 nats per image;
 test error 8.3%, of the linear classifier 12.5%.

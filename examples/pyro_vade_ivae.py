@@ -6,7 +6,7 @@ by the digit that gives it the largest bound. On 1,437 images a mixture that is 
 initial values collapses, so VaDE's networks are first trained under a standard normal prior.
 
 One run, `python -m examples.pyro_vade_ivae` (seed 0), on 360 held-out images: VaDE's ELBO 29.16
-nats per image, its clusters tell the digit in 88% (NMI 0.77); iVAE's 28.53, and 93.1% are right.
+nats per image, its clusters match the digit in 88% (NMI 0.77); iVAE's 28.53, and 93.1% are right.
 
 [1] Jiang et al., Variational Deep Embedding, IJCAI 2017.
 [2] Khemakhem et al., Variational Autoencoders and Nonlinear ICA, AISTATS 2020.
@@ -56,7 +56,7 @@ def main(args: argparse.Namespace) -> None:
     print(f"held-out ELBO, log p(x): {-svi.evaluate_loss(x_test) / len(x_test):.2f} nats per image")
     clusters, digits = vade_guide.predict(x_test)["cluster"], y_test.cpu()
     nmi = normalized_mutual_info_score(digits, clusters)
-    print(f"clusters tell the digit in {cluster_accuracy(digits, clusters):.0%}, NMI {nmi:.2f}")
+    print(f"clusters match the digit in {cluster_accuracy(digits, clusters):.0%}, NMI {nmi:.2f}")
 
     print("iVAE, the label known")
     ivae = IVAE((64,), 10, 10, Normal(0.15), SharedMLP((200, 200)), scale=1.0)

@@ -7,7 +7,7 @@ random initial values, so the latents are first trained under standard normal pr
 mixtures are then fitted to them.
 
 One run, `python -m examples.pyro_vlac` (seed 0), on 360 held-out images: ELBO 23.59 nats per image;
-the 25 clusters of layer 2 tell the digit in 67% (NMI 0.55), the 5 of layer 1 in 39% (NMI 0.43).
+the 25 clusters of layer 2 match the digit in 67% (NMI 0.55), the 5 of layer 1 in 39% (NMI 0.43).
 
 [1] Willetts, Roberts and Holmes, Disentangling to Cluster: Gaussian Mixture Variational Ladder
     Autoencoders, 2019.
@@ -63,7 +63,7 @@ def main(args: argparse.Namespace) -> None:
         nmi = normalized_mutual_info_score(y_test, clusters)
         print(
             f"{name}: mutual information of cluster and image {used[name]:.2f} nats; "
-            f"clusters tell the digit in {accuracy:.0%}, NMI {nmi:.2f}"
+            f"clusters match the digit in {accuracy:.0%}, NMI {nmi:.2f}"
         )
 
 

@@ -4,8 +4,8 @@
 
 Needs no files, and no labels. On so few data a mixture that is trained from random initial values
 collapses into one cluster. So the digit facet first learns the clusters of a graph of nearest
-neighbours, while the style facet is faded in for the remaining variation. Then its clusters are its
-own, under a prior that expects neighbours to share them. Each image comes with four copies, turned
+neighbors, while the style facet is faded in for the remaining variation. Then its clusters are its
+own, under a prior that expects neighbors to share them. Each image comes with four copies, turned
 or sheared a little: what these have in common is not style.
 """
 

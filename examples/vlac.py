@@ -1,7 +1,7 @@
-"""VLAC: a clustering in each layer of a convolutional ladder, from colours to shapes (Willetts et
+"""VLAC: a clustering in each layer of a convolutional ladder, from colors to shapes (Willetts et
 al., Disentangling to Cluster: Gaussian Mixture Variational Ladder Autoencoders, 2019).
 
-    python -m examples.vlac --data-root DATA       # MNIST in colours, which stands in for SVHN
+    python -m examples.vlac --data-root DATA       # MNIST in colors, which stands in for SVHN
     python -m examples.vlac --dataset digits       # the same of 8x8 digits; no files
 
 Digits are drawn in ink of one hue on a ground of another: three groupings, all known. The networks
@@ -59,8 +59,8 @@ SMOKE = Settings(
 )
 
 
-def coloured(data: Dataset, seed: int = 0) -> Dataset:
-    """The digits in colours, 32x32 as uint8, with the labels ``ink`` and ``background``."""
+def colored(data: Dataset, seed: int = 0) -> Dataset:
+    """The digits in colors, 32x32 as uint8, with the labels ``ink`` and ``background``."""
     rng = np.random.default_rng(seed)
     inks, grounds = (
         hsv_to_rgb([(k / HUES, saturation, value) for k in range(HUES)]).astype(np.float32)
@@ -71,23 +71,23 @@ def coloured(data: Dataset, seed: int = 0) -> Dataset:
     margin = (32 - zoom * side) // 2
 
     def painted(x: np.ndarray, known: Labels) -> tuple[np.ndarray, Labels]:
-        grey = x.reshape(-1, side, side) / (255 if x.dtype == np.uint8 else 1)
-        grey = np.kron(grey, np.ones((1, zoom, zoom)))
-        grey = np.pad(grey, [(0, 0), (margin, margin), (margin, margin)]).astype(np.float32)
+        gray = x.reshape(-1, side, side) / (255 if x.dtype == np.uint8 else 1)
+        gray = np.kron(gray, np.ones((1, zoom, zoom)))
+        gray = np.pad(gray, [(0, 0), (margin, margin), (margin, margin)]).astype(np.float32)
         ink, ground = (rng.integers(HUES, size=len(x)) for _ in range(2))
-        colours = inks[ink][..., None, None] * grey[:, None]
-        colours += grounds[ground][..., None, None] * (1 - grey[:, None])
-        return (255 * colours).round().astype(np.uint8), known | {"ink": ink, "background": ground}
+        colors = inks[ink][..., None, None] * gray[:, None]
+        colors += grounds[ground][..., None, None] * (1 - gray[:, None])
+        return (255 * colors).round().astype(np.uint8), known | {"ink": ink, "background": ground}
 
     train, train_labels = painted(data.train, data.train_labels)
     test, test_labels = painted(data.test, data.test_labels)
-    return Dataset(f"colour-{data.name}", train, test, train_labels, test_labels, (3, 32, 32))
+    return Dataset(f"color-{data.name}", train, test, train_labels, test_labels, (3, 32, 32))
 
 
 def main(argv: list[str] | None = None) -> None:
     args = parse("vlac", __doc__, argv, ("mnist", "digits"))
     s = SMOKE if args.smoke else Settings()
-    data = some_rows(coloured(load_data(args)), s.train_rows)
+    data = some_rows(colored(load_data(args)), s.train_rows)
     pyro.set_rng_seed(args.seed)
     network = ConvLadder(s.widths)
     model = VLAC(data.image_shape, s.num_components, s.dim, Normal(s.scale), network)

@@ -6,10 +6,8 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
-import torch
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
@@ -24,9 +22,9 @@ __all__ = [
     "fashion_mnist",
     "mnist",
     "some_rows",
-    "torchvision_datasets",
 ]
 
+#: Integer labels ``[N]`` by factor.
 Labels = dict[str, np.ndarray]
 
 
@@ -109,6 +107,7 @@ def _idx_split(raw: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
     return images, labels[:, 0].astype(int)
 
 
+#: What loads a data set from a folder, by name.
 DATASETS: dict[str, Callable[[str | Path | None], Dataset]] = {
     "digits": digits,
     "mnist": mnist,
@@ -137,21 +136,3 @@ def _some(images: np.ndarray, labels: Labels, rows: int) -> tuple[np.ndarray, La
 def data_root(root: str | Path | None) -> Path:
     """The folder to look for data in: ``root``, else FACETVAE_DATA, else ``data``."""
     return Path(root or os.environ.get("FACETVAE_DATA", "data"))
-
-
-def torchvision_datasets() -> ModuleType:
-    """torchvision's data sets, also where torchvision was built for CUDA and torch for the CPU.
-
-    That pair stops at ``import torchvision``, because two image operators were never registered. No
-    data set needs them, so their names are declared, without code, and the import goes through.
-    """
-    try:
-        from torchvision import datasets
-    except RuntimeError as error:
-        if "nms" not in str(error):
-            raise
-        library = torch.library.Library("torchvision", "DEF")
-        library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        from torchvision import datasets
-    return datasets

@@ -19,9 +19,9 @@ from ppl_models.given.checks import check_kind
 class NetworkGuide(FacetGuide):
     """Base of guides whose heads hold 2 d numbers for z, then K logits for c.
 
-    Given the clusters of a datum's neighbours (``neighbors=``), q(c given x) is multiplied by what
+    Given the clusters of a datum's neighbors (``neighbors=``), q(c given x) is multiplied by what
     these say. Where a latent is averaged over its clusters (``AmortizedGuide(conditional=True)``),
-    as in ``embed``, neighbours do not count.
+    as in ``embed``, neighbors do not count.
 
     :param discrete: how clusters are handled; each guide needs its own object.
     :raises ValueError: if ``num_samples`` is below 1, or ``discrete`` is none of these.
@@ -51,11 +51,11 @@ class NetworkGuide(FacetGuide):
         """Reset the latents to be the same for every cluster of a facet, as they are initially."""
 
     def cluster_logits(self, name: str, head: Tensor, **near: Tensor) -> Tensor:
-        """Logits of q(c_j given x), or given neighbours, too: ``[..., size] -> [..., K]``."""
+        """Logits of q(c_j given x), or given neighbors, too: ``[..., size] -> [..., K]``."""
         return self.with_neighbors(name, head[..., 2 * self.model.priors[name].dim :], **near)
 
     def with_neighbors(self, name: str, logits: Tensor, **near: Tensor) -> Tensor:
-        """Logits of q(c_j given x) ``[..., K]`` with what the neighbours' clusters add, p(c_j given
+        """Logits of q(c_j given x) ``[..., K]`` with what the neighbors' clusters add, p(c_j given
         them) / p(c_j): x and they are independent given c_j.
         """
         if not near:

@@ -148,7 +148,7 @@ class FacetGuide(Program):
         return 1 if self.num_samples == 1 else 2
 
     def at_step(self, step: Tensor) -> None:
-        """Called by the runner before each optimiser step, for guides that change in training."""
+        """Called by the runner before each optimizer step, for guides that change in training."""
         if isinstance(discrete := getattr(self, "discrete", None), Discrete):
             discrete.at_step(step)
 
@@ -228,7 +228,7 @@ class FacetGuide(Program):
 
     def _encode_facet(self, name: str, prepared: Tensor) -> dist.TorchDistribution:
         """Posterior of one facet at pseudo-inputs, prepared; these are no batch of data, so
-        that batch normalisation uses its running statistics.
+        that batch normalization uses its running statistics.
         """
         with evaluating(self.encoder):
             return self.latent_posterior(name, self._prepared_heads(prepared)[name])

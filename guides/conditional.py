@@ -10,7 +10,7 @@ from guides.base import FacetGuide, check_model
 from guides.families import Family, Refined
 from ppl_models.base import FacetModel
 from ppl_models.given.checks import check_kind
-from ppl_models.ivae import Labelled
+from ppl_models.ivae import Labeled
 from ppl_models.networks import Encoder
 
 
@@ -48,7 +48,7 @@ class ConditionalGuide(FacetGuide):
         reads_label: bool = True,
     ) -> None:
         check_model(model)
-        if not isinstance(model, Labelled):
+        if not isinstance(model, Labeled):
             raise ValueError(
                 "ConditionalGuide is for IVAE, ContinuousIVAE and CVAE, got "
                 f"{type(model).__name__}: use {model.suitable_guide}"
@@ -75,12 +75,12 @@ class ConditionalGuide(FacetGuide):
             return super().build_encoder()
         network = self.model.network
         shape = network.joined_shape(
-            self.model.features_shape, cast(Labelled, self.model).num_label_features
+            self.model.features_shape, cast(Labeled, self.model).num_label_features
         )
         return network.encoder(shape, [self.head_size(name) for name in self.model.priors])
 
     def _prepared_heads(self, prepared: Tensor, **given: Tensor) -> dict[str, Tensor]:
         if not self.reads_label:
             return super()._prepared_heads(prepared)
-        known = cast(Labelled, self.model).label_features(given["label"]).to(prepared)
+        known = cast(Labeled, self.model).label_features(given["label"]).to(prepared)
         return super()._prepared_heads(self.model.network.join(prepared, known))

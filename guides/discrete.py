@@ -136,7 +136,7 @@ class Discrete(Configurable, nn.Module):
         """
 
     def at_step(self, step: Tensor) -> None:
-        """Called with the number of each optimiser step before it."""
+        """Called with the number of each optimizer step before it."""
 
     def without_relaxation(self) -> AbstractContextManager:
         """Within this context draws follow the probabilities exactly."""

@@ -22,7 +22,7 @@ __all__ = ["Evidence", "GroupMean", "MixtureOfNormals", "ProductOfNormals"]
 
 
 def product_of_normals(loc: Tensor, log_variance: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and log-variance of the normalised product of each group's densities (Eq. 7), by slot.
+    """Mean and log-variance of the normalized product of each group's densities (Eq. 7), by slot.
 
     Log-precisions are added by logsumexp and means are averaged with weights that sum to one, so
     that very unequal or very many precisions neither overflow nor underflow. Unused slots get a
@@ -63,7 +63,7 @@ class Evidence(Options):
 
 
 class ProductOfNormals(Evidence):
-    r"""The normalised product of the members' Normals: precisions add up (Eq. 7).
+    r"""The normalized product of the members' Normals: precisions add up (Eq. 7).
 
     .. math::
 
@@ -131,7 +131,7 @@ class MixtureOfNormals(Evidence):
 class GroupMixture(dist.TorchDistribution):
     """For each of M variables the mixture of one group's Normals: batch ``[M]``, event ``[d]``.
 
-    Draws are differentiable: a member is chosen at random and its Normal is reparameterised; the
+    Draws are differentiable: a member is chosen at random and its Normal is reparameterized; the
     weights are constant. A slot without members has a standard normal.
 
     :param loc: means of the rows, ``[B, d]``.

@@ -171,7 +171,7 @@ class Refined(Family):
               \lambda_{t + 1} = \lambda_t + \mathrm{Adam}\big(\nabla_\lambda
               \mathbb{E}_{q(z \mid \lambda_t)} [\log p(x, z) - \log q(z \mid \lambda_t)]\big)
 
-    with clusters summed out, given their neighbours if these are, also where labels are known, and
+    with clusters summed out, given their neighbors if these are, also where labels are known, and
     with the weights of the terms of z. The expectation is over fixed points, so that the same datum
     always has the same posterior, and a datum whose bound by them does not rise keeps the
     encoder's. The objective's gradient passes to the encoder as if :math:`\lambda_T - \lambda_0`

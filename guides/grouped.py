@@ -135,7 +135,7 @@ class SimilarContentGuide(GroupedGuide):
     r"""A VAE whose members of a group have similar contents (ML-VAE's supplement, 8, Eq. 18).
 
     Every row has its own content. The objective is reduced by the mean over groups of the mean
-    symmetrised KL divergence of members' posteriors, paired in the order of the rows; groups of one
+    symmetrized KL divergence of members' posteriors, paired in the order of the rows; groups of one
     have none. The history and :func:`inference.elbo` leave this penalty out.
 
     :param model: an :class:`~ppl_models.mlvae.MLVAE`.
@@ -172,7 +172,7 @@ class SimilarContentGuide(GroupedGuide):
         return temporarily(self, pressing=False)
 
     def distances(self, head: Tensor, group: Tensor) -> Tensor:
-        """Mean symmetrised KL divergence over the pairs of each slot: ``[B]``, nats."""
+        """Mean symmetrized KL divergence over the pairs of each slot: ``[B]``, nats."""
         one = group.argsort(stable=True)
         other = one.roll(-1)  # the next one of its group; of the last row, the first row
         sizes = group_sizes(group, head.dtype)

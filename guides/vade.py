@@ -28,7 +28,7 @@ class VaDEGuide(SupervisedGuide):
     The clusters of some samples may be known (``label=``, see :class:`~ppl_models.mfcvae.MFCVAE`):
     q(c_j given x) then puts all weight on the known cluster. Predictions never use labels.
 
-    Given the clusters of a datum's neighbours (``neighbors=``), p(z, c) is the one given these, in
+    Given the clusters of a datum's neighbors (``neighbors=``), p(z, c) is the one given these, in
     predictions as well.
 
     :param model: any model whose facets are mixtures or other priors.

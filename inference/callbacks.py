@@ -466,7 +466,7 @@ class ReduceOnPlateau:
         return {"scheduler": {name: state[name] for name in PLATEAU}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        # The scheduler needs the run's optimiser, which is available at the next record.
+        # The scheduler needs the run's optimizer, which is available at the next record.
         self.scheduler, self.resumed = None, dict(state["scheduler"])
 
 

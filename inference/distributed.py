@@ -103,7 +103,7 @@ class DataParallel(SingleProcess):
     Each process's objective is the mean over its own rows. The objectives are weighted so that,
     with the same draws, the mean of their gradients over processes is the gradient of the whole
     batch. Whatever an objective computes from several rows at once, it computes from each part's
-    rows: batch normalisation is over a part, and so are the pairs of
+    rows: batch normalization is over a part, and so are the pairs of
     :class:`~guides.SimilarContentGuide`.
 
     Only the Fabric's processes and their communication are used; precision is the runner's.

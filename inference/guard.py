@@ -18,7 +18,7 @@ ACTIONS = ("stop", "skip", "halve")
 class Guard(Options):
     """Checks every step before it is taken, without reading anything back to the host.
 
-    A step whose objective or gradient is not finite is not taken: parameters, optimiser moments and
+    A step whose objective or gradient is not finite is not taken: parameters, optimizer moments and
     running statistics stay as they were. What follows depends on ``action``: ``"stop"`` takes no
     further step, and ``fit`` raises at the next logging interval; ``"skip"`` continues with the
     next batch; ``"halve"`` also halves the learning rate at the logging interval. Records hold the

@@ -50,7 +50,7 @@ def cluster_accuracy(
         if clusters outnumber classes (MFCVAE, E.5); ``"hungarian"``: the best one-to-one
         assignment, in which the data of a cluster without a class count as wrong.
     :param map_from: labels and clusters of another split, on which the map is fitted. By default it
-        is fitted on the data that are scored, as in the papers, which favours many small clusters.
+        is fitted on the data that are scored, as in the papers, which favors many small clusters.
     :raises ValueError: if lengths differ, there are no data, or the method is unknown.
 
     Example:
@@ -229,7 +229,7 @@ def _check_latents(z: ArrayLike, labels: ArrayLike, dim: int | None = None) -> N
 def mean_correlation(sources: ArrayLike, latents: ArrayLike, method: str = "pearson") -> float:
     """Mean absolute correlation of matched coordinates (MCC), in [0, 1].
 
-    Coordinates are matched by the assignment that maximises the sum of absolute correlations. A
+    Coordinates are matched by the assignment that maximizes the sum of absolute correlations. A
     constant latent counts as a correlation of 0. The match is made on the data that are scored, so
     the score is too high if data are few; :func:`held_out_correlation` avoids this.
 
@@ -338,7 +338,7 @@ def held_out_correlation(
 
 
 def _independent(columns: np.ndarray, half: int) -> np.ndarray:
-    """The principal components of the first rows' standardised columns, without those that rounding
+    """The principal components of the first rows' standardized columns, without those that rounding
     alone gives: ``[N, rank]``. CCA's iterations never meet a direction without variance, and are
     wrong then.
     """

@@ -1,4 +1,4 @@
-"""One training run: its model and guide, its optimiser and settings, and its progress."""
+"""One training run: its model and guide, its optimizer and settings, and its progress."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Run:
 
     :ivar history: one record for each logging interval.
     :ivar epoch: passes over the data so far.
-    :ivar step: optimiser steps so far, which the schedule depends on.
+    :ivar step: optimizer steps so far, which the schedule depends on.
     :ivar should_stop: set by a callback to end training after its record.
     """
 
@@ -180,7 +180,7 @@ class Run:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Parameters, optimiser, history and progress; the caller saves the random streams."""
+        """Parameters, optimizer, history and progress; the caller saves the random streams."""
         return {
             "epoch": self.epoch,
             "step": self.step,
@@ -253,7 +253,7 @@ def check_precision(module: nn.Module) -> None:
 
 
 def check_optimized(loss: Loss, optimizer: Optimizer) -> None:
-    """:raises ValueError: naming a parameter that learns, but that the optimiser does not have."""
+    """:raises ValueError: naming a parameter that learns, but that the optimizer does not have."""
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     for name, p in loss.named_parameters():
         if p.requires_grad and id(p) not in held:
@@ -265,14 +265,14 @@ def check_optimized(loss: Loss, optimizer: Optimizer) -> None:
 
 
 def restored_settings(own: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Of an optimiser's group: this run's flags and names, and the numbers that were saved."""
+    """Of an optimizer's group: this run's flags and names, and the numbers that were saved."""
     flags = {name for name, value in own.items() if value is None or isinstance(value, bool | str)}
     numbers = {name: value for name, value in saved.items() if name not in flags}
     return {**own, **numbers}
 
 
 def _like(parameter: Tensor, moments: Mapping[str, Any]) -> dict[str, Any]:
-    """An optimiser's moments, in their parameter's memory layout, which fused steps rely on."""
+    """An optimizer's moments, in their parameter's memory layout, which fused steps rely on."""
     return {
         name: torch.empty_like(parameter).copy_(value)
         if isinstance(value, Tensor) and value.shape == parameter.shape
@@ -296,13 +296,13 @@ def _plain(values: Mapping[str, Any]) -> list[str]:
     ]
 
 
-# The optimiser.
+# The optimizer.
 
 
 def _build_optimizer(
     optimizer: OptimizerFactory | PyroOptim | None, loss: Loss, lr: float
 ) -> Optimizer:
-    """The optimiser of the parameters of ``loss``, also of those that are frozen now.
+    """The optimizer of the parameters of ``loss``, also of those that are frozen now.
 
     :param optimizer: fused Adam where not given. One of Pyro's brings its own rates.
     :raises ValueError: if it is neither, or one of Pyro's that does more than take steps.
@@ -331,7 +331,7 @@ def _build_optimizer(
 def _of_pyro(optimizer: PyroOptim, loss: Loss) -> Optimizer:
     if isinstance(optimizer, PyroLRScheduler):
         raise ValueError(
-            f"{optimizer!r} schedules its rate by calls of its own step(): give the optimiser "
+            f"{optimizer!r} schedules its rate by calls of its own step(): give the optimizer "
             "alone and the callback ReduceOnPlateau, or train with pyro.infer.SVI"
         )
     if any(optimizer.pt_clip_args.values() if isinstance(optimizer.pt_clip_args, dict) else ()):
@@ -354,7 +354,7 @@ def _named(loss: Loss) -> Iterator[tuple[str, str, nn.Parameter]]:
 
 
 def _arguments(arguments: Any, module: str, name: str) -> dict[str, Any]:
-    """A parameter's own, as Pyro's optimisers take them."""
+    """A parameter's own, as Pyro's optimizers take them."""
     if not callable(arguments):
         return dict(arguments)
     both = len(signature(arguments).parameters) == 2

@@ -67,7 +67,7 @@ class SVIRunner(Run):
     :param lr: Adam's rate.
     :param schedule: weights of the ELBO's terms over the steps; by default all are 1.
     :param seed: of the shuffling and of every draw during fitting, from 0 to 2**32 - 1. Networks
-        are initialised earlier: seed them with ``pyro.set_rng_seed``. The caller's random state is
+        are initialized earlier: seed them with ``pyro.set_rng_seed``. The caller's random state is
         not changed.
     :param device: where to train, such as ``"cpu"`` or ``"cuda"``; by default the model's device.
     :param precision: ``"float32"``, or ``"bf16"`` to run the networks under autocast; latents and
@@ -76,7 +76,7 @@ class SVIRunner(Run):
         by default ``Guard()``, which stops.
     :param optimizer: fused Adam by default; else a factory that is called with the parameters and
         ``lr=``, such as ``torch.optim.SGD`` or a ``functools.partial`` of one, or one of Pyro's
-        optimisers, which has its own rates. One that is not fused reads back to the host in each
+        optimizers, which has its own rates. One that is not fused reads back to the host in each
         step whether the step was finite.
     :param compile: how a step's objective and gradient are computed: ``"replay"`` records their
         operations once (a second or so) and replays them without Pyro's handlers, with the same
@@ -95,7 +95,7 @@ class SVIRunner(Run):
     :ivar lr: the rate; setting it changes the rate of the next steps.
     :ivar history: one record for each logging interval; see :meth:`fit`.
     :ivar epoch: passes over the data so far.
-    :ivar step: optimiser steps so far, which the schedule depends on.
+    :ivar step: optimizer steps so far, which the schedule depends on.
     :ivar should_stop: set by a callback to end training after its record.
 
     Example:
@@ -259,7 +259,7 @@ class SVIRunner(Run):
         """Rebuild the runner that :meth:`save` wrote: ``runner.model`` and ``runner.guide`` hold
         the fitted parameters.
 
-        The optimiser and the random streams start anew, and the objective is the guide's default
+        The optimizer and the random streams start anew, and the objective is the guide's default
         unless given. No pickled code is read, and the caller's random state is not changed.
 
         :param guide: the guide (with its model) to load the parameters into, if it has custom parts

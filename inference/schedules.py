@@ -172,7 +172,7 @@ class ProgressiveFadeIn(Schedule):
 
     :param epochs: length of each phase, starting with the deepest facet's; one entry per facet. The
         authors' code has (201, 201) for MNIST; the paper gives no number.
-    :param fade_steps: optimiser steps from 0 to 1; the paper uses 15,000 for MNIST. Within a few
+    :param fade_steps: optimizer steps from 0 to 1; the paper uses 15,000 for MNIST. Within a few
         hundred, a facet tends to die: its KL goes to 0 before the decoder has learned to use it.
     :param waiting_weight: weight of a facet's KL terms before its phase; 0 in the paper, with which
         its latents already encode much of what earlier facets do. Held to the prior (0.5 in Li et

@@ -302,7 +302,7 @@ class Shared:
 
 
 def fill(text: str, record: Record) -> str:
-    """The text with the record's figures in place of ``{name}``, ``{name:mean}``,
+    """The text with the record's figures instead of ``{name}``, ``{name:mean}``,
     ``{name:sd.1}`` (one digit), ``{name:each}`` and so on; ``{runs}`` is the number of seeds.
     """
 

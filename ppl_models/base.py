@@ -49,7 +49,7 @@ TINY = torch.finfo(torch.float32).tiny
 class FacetModel(Program):
     """Base class of the generative programs: everything except the program itself.
 
-    Model and guide are plain modules, which any torch optimiser trains. Their parameters enter
+    Model and guide are plain modules, which any torch optimizer trains. Their parameters enter
     Pyro's global store only where ``SVI`` asks for them, under names that no other program has.
 
     :param x_shape: shape of one sample, for example ``(784,)`` or ``(1, 28, 28)``.
@@ -171,7 +171,7 @@ class FacetModel(Program):
     def by_facet(self, neighbors: Tensor | None) -> dict[str, dict[str, Tensor]]:
         """What the clusters of each facet are given, as its prior's ``component`` takes it.
 
-        :param neighbors: numbers of neighbours in clusters, facets side by side.
+        :param neighbors: numbers of neighbors in clusters, facets side by side.
         """
         if neighbors is None:
             return {}
@@ -181,7 +181,7 @@ class FacetModel(Program):
 
     @property
     def neighborly(self) -> dict[str, int]:
-        """The number of clusters of each facet whose clusters may be given neighbours."""
+        """The number of clusters of each facet whose clusters may be given neighbors."""
         return {n: p.num_components for n, p in self.priors.items() if "neighbors" in p.accepts}
 
     def site_weight(self, site: str) -> Tensor | float | None:
@@ -245,7 +245,7 @@ class FacetModel(Program):
     ) -> Tensor:
         """log p(z_j) of one facet with its clusters summed out: ``[..., d] -> [...]``.
 
-        :param neighbors: numbers of neighbours in the clusters; see :meth:`by_facet`.
+        :param neighbors: numbers of neighbors in the clusters; see :meth:`by_facet`.
         :param given: what the model takes besides x; in most models no prior depends on it.
         """
         return self.priors[name].log_prob(z, **self.by_facet(neighbors).get(name, {}))

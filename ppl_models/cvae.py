@@ -11,14 +11,14 @@ from torch import Tensor
 from ppl_models.base import Input
 from ppl_models.given.checks import check_size
 from ppl_models.given.labels import draw_labels
-from ppl_models.ivae import Labelled
+from ppl_models.ivae import Labeled
 from ppl_models.likelihood_base import Likelihood
 from ppl_models.networks import Architecture, SharedMLP
 from ppl_models.networks.base import concatenate
 from ppl_models.priors import StandardNormal
 
 
-class CVAE(Labelled):
+class CVAE(Labeled):
     r"""Conditional VAE (Sohn et al., 2015): :math:`z \sim \mathrm{Normal}(0, I), x \mid z, u`, with
     u the given label.
 

@@ -199,7 +199,7 @@ class Component(dist.OneHotCategorical):
     support = WEIGHTS
 
     def __init__(self, logits: Tensor, validate_args: bool | None = None) -> None:
-        # torch's own __init__ normalises in several passes over [B, K], forwards and backwards.
+        # torch's own __init__ normalizes in several passes over [B, K], forwards and backwards.
         self._categorical = _categorical(logits.log_softmax(-1))
         shape = self._categorical.batch_shape, self._categorical.param_shape[-1:]
         torch.distributions.Distribution.__init__(self, *shape, validate_args=validate_args)
@@ -262,7 +262,7 @@ class KnownValue(dist.TorchDistribution):
 
 
 def _categorical(log_probs: Tensor) -> torch.distributions.Categorical:
-    """The choice with these log-probabilities, which are normalised."""
+    """The choice with these log-probabilities, which are normalized."""
     new = object.__new__(torch.distributions.Categorical)
     new.logits = new._param = log_probs
     new._num_events = log_probs.shape[-1]
@@ -297,7 +297,7 @@ def one_hot_labels(label: Tensor, num_classes: int, like: Tensor) -> Tensor:
 class Proportions(dist.Dirichlet):
     """``Dirichlet(concentration)`` whose draws work under ``torch.vmap``.
 
-    A draw normalises Gamma variables and is differentiated through them. Its gradient differs from
+    A draw normalizes Gamma variables and is differentiated through them. Its gradient differs from
     torch's and has the same mean.
     """
 
@@ -317,7 +317,7 @@ class Proportions(dist.Dirichlet):
 
 class AveragedComponent(Component):
     """A choice whose log-probabilities are averages, with exponentials that sum to less than 1;
-    draws follow these, normalised.
+    draws follow these, normalized.
 
     :param logits: averages ``[..., K]``, nats; so named as in every one-hot distribution of Pyro's.
     """

@@ -1,4 +1,4 @@
-"""A normalising flow over a mixture of Gaussians (*I Don't Need u*, appendix D)."""
+"""A normalizing flow over a mixture of Gaussians (*I Don't Need u*, appendix D)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class GMMFlow(FacetModel):
 
     (Eq. D.4.) The map is one-to-one: x given z is a point and has no density of its own. The
     determinant enters through q(z given x), also a point (:class:`~guides.flow.FlowGuide`). The
-    ELBO is then log p(x) itself, so maximising it is maximum likelihood; in the history
+    ELBO is then log p(x) itself, so maximizing it is maximum likelihood; in the history
     ``reconstruction`` is 0 and ``kl_z_NAME`` is -log p(x).
 
     :param x_shape: shape of one sample.

@@ -20,7 +20,7 @@ from ppl_models.program import Given
 from ppl_models.vade import VaDE
 
 
-class Labelled(FacetModel):
+class Labeled(FacetModel):
     """Base of the models whose posterior of z is conditioned on a label: here a class."""
 
     inputs: ClassVar[Mapping[str, Input]] = {"label": Input()}
@@ -38,7 +38,7 @@ class Labelled(FacetModel):
         return self.priors[name].latent(self.label_features(given["label"])).log_prob(z)
 
 
-class IVAE(Labelled, VaDE):
+class IVAE(Labeled, VaDE):
     r"""A VAE whose prior is conditioned on a label u: :math:`z \mid u \sim \mathrm{Normal}(\mu_u,
     \Sigma_u), x \mid z`.
 
@@ -102,13 +102,13 @@ class IVAE(Labelled, VaDE):
         return {}
 
 
-class ContinuousIVAE(Labelled):
+class ContinuousIVAE(Labeled):
     r"""A VAE whose prior is conditioned on a vector u: :math:`z \mid u \sim \mathrm{Normal}(\mu(u),
     \sigma(u)), x \mid z`.
 
     As :class:`IVAE`, with a network of u for the prior's mean and scale instead of a table
     (Khemakhem et al., 2020). ``generate`` draws u from a standard normal, which is only meaningful
-    if u is standardised.
+    if u is standardized.
 
     :param x_shape: shape of one sample.
     :param label_dim: length of u.

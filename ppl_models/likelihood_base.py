@@ -125,7 +125,7 @@ class Likelihood(Configurable, nn.Module):
 
 class Located(Likelihood):
     """Base of likelihoods of numbers that have a place and a unit: what networks see and return is
-    standardised; densities, draws and means are in the units of x.
+    standardized; densities, draws and means are in the units of x.
 
     The location of :meth:`link` of x is ``loc + unit * output``; without both, the output itself.
     """

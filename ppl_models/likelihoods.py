@@ -24,9 +24,9 @@ from ppl_models.likelihood_base import Likelihood, Scaled
 class Bernoulli(Likelihood):
     r"""Independent pixels, x ~ Bernoulli(sigmoid(output)).
 
-    As in the MFCVAE paper, grey values are accepted: the log-likelihood :math:`x \log p + (1 - x)
-    \log (1 - p)` is then the expectation over a random binarisation, not a density on [0, 1]. For a
-    density on grey values use :class:`ContinuousBernoulli`; to binarise, give ``threshold`` or call
+    As in the MFCVAE paper, gray values are accepted: the log-likelihood :math:`x \log p + (1 - x)
+    \log (1 - p)` is then the expectation over a random binarization, not a density on [0, 1]. For a
+    density on gray values use :class:`ContinuousBernoulli`; to binarize, give ``threshold`` or call
     ``torch.bernoulli(x)`` once beforehand, with a seed.
 
     :param threshold: if given, a pixel above this value becomes 1, any other 0.
@@ -55,7 +55,7 @@ class Bernoulli(Likelihood):
         return x if self.threshold is None else (x > self.threshold).to(x.dtype)
 
     def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
-        # Grey values are outside a Bernoulli's support of {0, 1}; `check` validates them instead.
+        # Gray values are outside a Bernoulli's support of {0, 1}; `check` validates them instead.
         return dist.Bernoulli(logits=output, validate_args=False).to_event(event_dim)
 
     def extra_repr(self) -> str:

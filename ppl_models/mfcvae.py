@@ -31,10 +31,10 @@ class MFCVAE(FacetModel):
     integers ``[N]`` from 0 to K - 1, with -1 where unknown (for a single facet, just the integers).
     The objective then bounds log p(x, known c).
 
-    If data have neighbours, and a facet is a :class:`~ppl_models.priors.NeighborMixture`, give the
-    number of each datum's neighbours in each of the facet's clusters as ``neighbors=``: a
+    If data have neighbors, and a facet is a :class:`~ppl_models.priors.NeighborMixture`, give the
+    number of each datum's neighbors in each of the facet's clusters as ``neighbors=``: a
     dictionary from facet to numbers ``[N, K]`` (for a single such facet, just the numbers). The
-    objective then bounds log p(x given the neighbours' clusters).
+    objective then bounds log p(x given the neighbors' clusters).
 
     The arguments are those of :class:`~ppl_models.base.FacetModel`; facets go from shallow to deep.
 
@@ -73,7 +73,7 @@ class MFCVAE(FacetModel):
             many as there are rows of ``neighbors``.
         :param label: known clusters ``[B, J]``, a column for each mixture. The guide puts all
             weight on them, which is equivalent to observing them, so the model ignores them.
-        :param neighbors: numbers of neighbours in each cluster, the facets' side by side.
+        :param neighbors: numbers of neighbors in each cluster, the facets' side by side.
         :param num_samples: L; above 1, latents and x gain a leading axis of draws, weighted 1 / L.
         :param marginal: omit the clusters: each z_j is drawn from its full mixture (Eq. 17).
         """
@@ -81,7 +81,7 @@ class MFCVAE(FacetModel):
             c: dict[str, Tensor] = {}
             near = self.by_facet(neighbors)
             for name, mixture in () if marginal else self.mixtures.items():
-                # c_j ~ Cat(pi_j), or given its neighbours' clusters
+                # c_j ~ Cat(pi_j), or given its neighbors' clusters
                 component = mixture.component(**near.get(name, {}))
                 c[name] = pyro.sample(f"c_{name}", component, infer=ENUMERATE)
             with self.draws(num_samples):

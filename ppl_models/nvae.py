@@ -42,7 +42,7 @@ class NVAE(FacetModel):
     :param shared_dim: length of the shared latents.
     :param concentration: :math:`\alpha_p`; with ``None``, :math:`\pi` is summed out: :math:`y \sim
         \mathrm{Cat}(1/L)`.
-    :param class_bias: whether the decoder sees y itself; without it the decoder can only recognise
+    :param class_bias: whether the decoder sees y itself; without it the decoder can only recognize
         the class by its latents, which must then carry much information (Fig. 10).
     :raises ValueError: if a size is below 1 or ``concentration`` is not positive.
 

@@ -1,4 +1,4 @@
-"""Vector-quantised VAE, relaxed to a distribution over codes, and its baseline autoencoder."""
+"""Vector-quantized VAE, relaxed to a distribution over codes, and its baseline autoencoder."""
 
 from __future__ import annotations
 

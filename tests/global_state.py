@@ -19,7 +19,7 @@ import torch
 from matplotlib import _pylab_helpers
 from pyro.poutine import runtime
 
-# Variables that torch sets when it imports its compiler, at the first optimiser.
+# Variables that torch sets when it imports its compiler, at the first optimizer.
 LATE = "TORCHINDUCTOR_"
 
 

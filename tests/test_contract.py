@@ -1,4 +1,4 @@
-"""What every model and guide promises, asked of each one in the catalogue."""
+"""What every model and guide promises, asked of each one in the catalog."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ppl_models import (
     GaussianMixture,
     MLPLadder,
 )
-from tests.catalogue import BUILDERS, OBJECTIVES, PAIRS, columns, given
+from tests.catalog import BUILDERS, OBJECTIVES, PAIRS, columns, given
 
 # Priors that are no density of z alone, or that nothing can be drawn from.
 WITHOUT_DENSITY, WITHOUT_DRAWS = (ConditionalNormal, Codebook, Flat), (Flat,)

@@ -1,4 +1,4 @@
-"""Pyro's own line: plain SVI with Pyro's objectives and optimisers trains every model and guide."""
+"""Pyro's own line: plain SVI with Pyro's objectives and optimizers trains every model and guide."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ppl_models import (
     SharedMLP,
     VaDE,
 )
-from tests.catalogue import OBJECTIVES, PAIRS, given, two_facets
+from tests.catalog import OBJECTIVES, PAIRS, given, two_facets
 
 pytestmark = pytest.mark.slow(30)
 
@@ -137,7 +137,7 @@ def test_two_models_of_a_class_trained_by_turns_end_as_they_would_alone() -> Non
     ],
     ids=["clipped", "scheduled", "by parameter", "by module"],
 )
-def test_pyros_optimisers(optimizer: Callable[[], Any]) -> None:
+def test_pyros_optimizers(optimizer: Callable[[], Any]) -> None:
     guide, x, _ = start(two_facets)
     optim = optimizer()
     svi = SVI(guide.model, guide, optim, TraceEnum_ELBO(max_plate_nesting=1))
@@ -361,7 +361,7 @@ def test_both_programs_see_the_same_x(likelihood: Likelihood, dtype: torch.dtype
     ],
     ids=["SGD", "AdamW", "Pyro's Adam", "clipped", "by parameter", "by module"],
 )
-def test_the_runner_takes_other_optimisers(optimizer: Any, tmp_path: Path) -> None:
+def test_the_runner_takes_other_optimizers(optimizer: Any, tmp_path: Path) -> None:
     def runner() -> tuple[SVIRunner, torch.Tensor]:
         guide, x, _ = start(two_facets)
         lr = 5e-4 if isinstance(optimizer, PyroOptim) else 1e-2
@@ -372,7 +372,7 @@ def test_the_runner_takes_other_optimisers(optimizer: Any, tmp_path: Path) -> No
     changed = moved(run.guide, lambda: run.fit(x, **sizes))
     assert changed == {name for name, _ in run.guide.named_parameters()}
     assert run.lr == 1e-2, "the largest, of several"
-    # Its checkpoints are resumed, and by no run with another optimiser.
+    # Its checkpoints are resumed, and by no run with another optimizer.
     again, x = runner()
     again.fit(x, **sizes, checkpoints=Checkpoints(tmp_path))
     resumed, x = runner()
@@ -404,11 +404,11 @@ def test_pyros_adam_in_the_runner_is_torchs() -> None:
         (Adam({"lr": 1e-2}, {"clip_norm": 1.0}), r"give guard=Guard\(max_norm=...\)"),
         (
             ExponentialLR({"optimizer": torch.optim.SGD, "optim_args": {"lr": 1.0}, "gamma": 0.9}),
-            "give the optimiser alone and the callback ReduceOnPlateau",
+            "give the optimizer alone and the callback ReduceOnPlateau",
         ),
     ],
 )
-def test_what_is_no_optimiser_is_refused(optimizer: Any, said: str) -> None:
+def test_what_is_no_optimizer_is_refused(optimizer: Any, said: str) -> None:
     guide, _, _ = start(two_facets)
     with pytest.raises(ValueError, match=said):
         SVIRunner(guide.model, guide, optimizer=optimizer)

@@ -36,8 +36,8 @@ from torch import Tensor
 from guides import FacetGuide, LadderGuide, MarginalGuide, ScoreFunction
 from ppl_models import NVAE
 from ppl_models.program import index_clusters
-from tests import catalogue
-from tests.catalogue import BUILDERS, OBJECTIVES, PAIRS, given
+from tests import catalog
+from tests.catalog import BUILDERS, OBJECTIVES, PAIRS, given
 from tests.pages import ROOT
 
 pytestmark = pytest.mark.slow(25)
@@ -45,20 +45,20 @@ pytestmark = pytest.mark.slow(25)
 N = 12
 Build = Callable[[], FacetGuide]
 EIGHT = [
-    catalogue.two_facets,
-    catalogue.vade,
-    catalogue.vlac_enumerated,
-    catalogue.ivae,
-    catalogue.mlvae,
-    catalogue.nvae,
-    catalogue.cvae,
-    catalogue.vae,
+    catalog.two_facets,
+    catalog.vade,
+    catalog.vlac_enumerated,
+    catalog.ivae,
+    catalog.mlvae,
+    catalog.nvae,
+    catalog.cvae,
+    catalog.vae,
 ]
-SEVERAL_DRAWS = catalogue.three_facets_full_covariance_two_draws
+SEVERAL_DRAWS = catalog.three_facets_full_covariance_two_draws
 # Its prior is improper, and Pyro says that it cannot be drawn from.
-DRAWN = [build for build in BUILDERS if build is not catalogue.autoencoder]
+DRAWN = [build for build in BUILDERS if build is not catalog.autoencoder]
 SUITABLE = {build: sorted(n for n in names if n[:4] == "Pyro") for build, _, names in PAIRS}
-SUITABLE[catalogue.vae] = SUITABLE[catalogue.plain_vae]
+SUITABLE[catalog.vae] = SUITABLE[catalog.plain_vae]
 COMPILED: dict[str, type[ELBO]] = {
     "Trace": JitTrace_ELBO,
     "TraceEnum": JitTraceEnum_ELBO,
@@ -117,7 +117,7 @@ def test_predictive_of_the_prior_and_of_the_posterior(build: Build, parallel: bo
 
 
 def test_draws_of_the_prior_have_its_moments() -> None:
-    guide, _, _ = start(catalogue.vade)
+    guide, _, _ = start(catalog.vade)
     prior = guide.model.priors["cluster"]
     torch.nn.init.normal_(prior.logits)
     draws = Predictive(guide.model, num_samples=2000, parallel=True)(size=10)
@@ -144,7 +144,7 @@ def test_draws_of_the_posterior_and_new_data_from_them(build: Build) -> None:
 
 
 @pytest.mark.parametrize("parallel", [False, True])
-@pytest.mark.parametrize("build", [catalogue.ivae, catalogue.nvae])
+@pytest.mark.parametrize("build", [catalog.ivae, catalog.nvae])
 def test_labels_that_were_given_outlast_uncondition(build: Build, parallel: bool) -> None:
     """New data of a datum are of its class: with a random one they would be a third of the time."""
     guide, x, options = start(build)
@@ -161,7 +161,7 @@ def test_labels_that_were_given_outlast_uncondition(build: Build, parallel: bool
 
 @pytest.mark.parametrize("dtype", [torch.long, torch.double, torch.float])
 def test_one_hot_vectors_of_any_dtype_condition_on_clusters(dtype: torch.dtype) -> None:
-    guide, x, _ = start(catalogue.two_facets)
+    guide, x, _ = start(catalog.two_facets)
     third = torch.eye(4)[2]
     pyro.set_rng_seed(0)
     expected = sites(poutine.condition(guide.model, data={"c_digit": third}), x)
@@ -174,7 +174,7 @@ def test_one_hot_vectors_of_any_dtype_condition_on_clusters(dtype: torch.dtype) 
 
 
 def test_a_cluster_conditioned_on() -> None:
-    guide, _, _ = start(catalogue.two_facets)
+    guide, _, _ = start(catalog.two_facets)
     prior = guide.model.priors["digit"]
     third = torch.eye(4)[2]
     conditioned = poutine.condition(guide.model, data={"c_digit": third})
@@ -187,7 +187,7 @@ def test_a_cluster_conditioned_on() -> None:
 
 @pytest.mark.parametrize("handler", [poutine.condition, poutine.do])
 def test_latents_given_are_what_is_decoded(handler: Callable[..., Any]) -> None:
-    guide, _, _ = start(catalogue.two_facets)
+    guide, _, _ = start(catalog.two_facets)
     fixed = torch.randn(N, 3)
     found = sites(handler(guide.model, data={"z_digit": fixed}), size=N)
     z = {"style": found["z_style"]["value"], "digit": fixed}
@@ -198,7 +198,7 @@ def test_latents_given_are_what_is_decoded(handler: Callable[..., Any]) -> None:
     )
 
 
-@pytest.mark.parametrize("build", [b for b in EIGHT if b is not catalogue.mlvae])
+@pytest.mark.parametrize("build", [b for b in EIGHT if b is not catalog.mlvae])
 def test_rows_that_are_masked_do_not_count(build: Build) -> None:
     guide, x, options = start(build)
     guide.eval()  # no dropout, which would differ between two runs
@@ -234,9 +234,7 @@ def inferred(guide: FacetGuide, z: dict[str, Tensor], temperature: int, **option
     return sites(infer_discrete(by_number, first, temperature), **options)
 
 
-@pytest.mark.parametrize(
-    "build", [catalogue.two_facets, catalogue.vade, catalogue.dirichlet_weights]
-)
+@pytest.mark.parametrize("build", [catalog.two_facets, catalog.vade, catalog.dirichlet_weights])
 def test_clusters_given_the_mean_of_z_are_those_that_the_guide_predicts(build: Build) -> None:
     """VaDE's rule: responsibilities of z at the posterior mean, Eq. 12."""
     guide, x, _ = start(build)
@@ -255,7 +253,7 @@ def test_clusters_given_the_mean_of_z_are_those_that_the_guide_predicts(build: B
         assert abs(frequencies.numpy() - probs[name]).max() < 5 * 0.5 / 1000**0.5
 
 
-@pytest.mark.parametrize("build", [SEVERAL_DRAWS, catalogue.vlac_enumerated])
+@pytest.mark.parametrize("build", [SEVERAL_DRAWS, catalog.vlac_enumerated])
 def test_clusters_given_draws_of_z(build: Build) -> None:
     """One cluster for all draws, each draw counted whole; a guide with a network of its own for the
     cluster may say otherwise.
@@ -273,7 +271,7 @@ def test_clusters_given_draws_of_z(build: Build) -> None:
 
 def test_classes_given_x_and_draws_of_z() -> None:
     """N-VAE's class also decides what is decoded, so x counts; q(y given x) is another rule."""
-    guide, x, options = start(catalogue.nvae)
+    guide, x, options = start(catalog.nvae)
     assert isinstance(guide.model, NVAE)
     options |= {"known": torch.zeros(N, dtype=torch.bool)}
     z = latents(guide, x, **options)
@@ -288,14 +286,14 @@ def test_classes_given_x_and_draws_of_z() -> None:
 
 def test_one_hot_sites_are_not_for_infer_discrete() -> None:
     """Pyro takes the value's axis for a plate's; once it does not, index_clusters may go."""
-    guide, x, _ = start(catalogue.vade)
+    guide, x, _ = start(catalog.vade)
     with pytest.raises(ValueError, match="Invalid tensor shape"):
         infer_discrete(guide.model, first_available_dim=-2)(x)
     with pytest.raises(ValueError, match="model must be a program"):
         index_clusters(3)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("build", [catalogue.vade, catalogue.two_facets, catalogue.vlac_enumerated])
+@pytest.mark.parametrize("build", [catalog.vade, catalog.two_facets, catalog.vlac_enumerated])
 def test_a_model_with_clusters_by_number_is_the_same_model(build: Build) -> None:
     guide, x, _ = start(build)
     marginal = MarginalGuide(guide.model)
@@ -306,9 +304,7 @@ def test_a_model_with_clusters_by_number_is_the_same_model(build: Build) -> None
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    "build", [catalogue.two_facets, catalogue.vade, catalogue.dirichlet_weights]
-)
+@pytest.mark.parametrize("build", [catalog.two_facets, catalog.vade, catalog.dirichlet_weights])
 def test_marginals_of_the_clusters_are_the_responsibilities(build: Build) -> None:
     guide, x, _ = start(build)
     marginal, elbo = MarginalGuide(guide.model), TraceEnum_ELBO(max_plate_nesting=1)
@@ -375,12 +371,12 @@ def test_an_objective_as_a_module(build: Build) -> None:
 @pytest.mark.parametrize(
     ("build", "name"),
     [
-        (catalogue.two_facets, "TraceEnum"),
-        (catalogue.vlac_enumerated, "TraceEnum"),
-        (catalogue.ivae, "TraceMeanField"),
-        (catalogue.mlvae, "TraceMeanField"),
-        (catalogue.nvae, "TraceEnum"),
-        (catalogue.vae, "Trace"),
+        (catalog.two_facets, "TraceEnum"),
+        (catalog.vlac_enumerated, "TraceEnum"),
+        (catalog.ivae, "TraceMeanField"),
+        (catalog.mlvae, "TraceMeanField"),
+        (catalog.nvae, "TraceEnum"),
+        (catalog.vae, "Trace"),
     ],
 )
 def test_compiled_objectives(build: Build, name: str) -> None:
@@ -402,7 +398,7 @@ def test_compiled_objectives(build: Build, name: str) -> None:
 def test_tracegraph_takes_clusters_that_are_drawn(baseline: str) -> None:
     """It reads the key "baseline" of a site, which is therefore not ours."""
     pyro.set_rng_seed(0)
-    guide = LadderGuide(catalogue.vlac_scored().model, discrete=ScoreFunction(baseline))
+    guide = LadderGuide(catalog.vlac_scored().model, discrete=ScoreFunction(baseline))
     x = torch.rand(N, 2, 3)
     svi = SVI(guide.model, guide, Adam({"lr": 1e-2}), TraceGraph_ELBO(max_plate_nesting=1))
     before = [p.detach().clone() for p in guide.classifier.parameters()]
@@ -411,7 +407,7 @@ def test_tracegraph_takes_clusters_that_are_drawn(baseline: str) -> None:
     assert any(not torch.equal(p, b) for p, b in after)
 
 
-@pytest.mark.parametrize("build", [catalogue.two_facets, catalogue.vae, catalogue.vamp])
+@pytest.mark.parametrize("build", [catalog.two_facets, catalog.vae, catalog.vamp])
 def test_nuts_draws_the_latents(build: Build) -> None:
     guide, x, _ = start(build)
     guide.requires_grad_(False)

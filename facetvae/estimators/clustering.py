@@ -33,7 +33,7 @@ from facetvae.estimators.facets import (
     facet_names,
     for_each,
     known_labels,
-    labelled_rows,
+    labeled_rows,
 )
 from facetvae.estimators.posteriors import (
     ImprovedInGaps,
@@ -77,7 +77,7 @@ __all__ = ["FacetClustering", "MultiFacetClustering"]
 HELD_OUT, FEWEST_HELD_OUT, MOST_HELD_OUT = 0.1, 20, 10_000
 # Facets of data in which they are not counted.
 FACETS = 2
-# Optimiser steps of each phase: the deepest facet alone, each further facet, all with their
+# Optimizer steps of each phase: the deepest facet alone, each further facet, all with their
 # mixtures; and with subspaces, of networks that are not set to them, and of all.
 STEPS, SUBSPACE_STEPS = (1000, 3000, 1500), (600, 3000)
 # Share of the rows beyond which a fit warns that they are left out, and what can be done.
@@ -186,7 +186,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         self._say("looks for facets")
         strategy = self._strategy(usual, names)
         known = known_labels(labels, strategy.names, len(x))
-        self.outliers_ &= ~labelled_rows(known, len(x))
+        self.outliers_ &= ~labeled_rows(known, len(x))
         _warn_of_outliers(self.outliers_, "all others", LOOK_AT_THEM, stacklevel=5)
         numbers = for_each(strategy.names, "n_clusters", self.n_clusters)
         for name, label in known.items():
@@ -537,7 +537,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     def _split(self, known: Labels, seed: int) -> tuple[np.ndarray, np.ndarray | None]:
         """Rows to train on, all with a label among them, and to hold out if there are enough."""
         rows = np.flatnonzero(~self.outliers_)
-        free = rows[~labelled_rows(known, len(self.outliers_))[rows]]
+        free = rows[~labeled_rows(known, len(self.outliers_))[rows]]
         n = min(int(HELD_OUT * len(rows)), MOST_HELD_OUT)
         if n < FEWEST_HELD_OUT or len(free) < n:
             return rows, None

@@ -21,9 +21,9 @@ SHUFFLES, LEVEL, MAX_ROWS = 20, 0.95, 5000
 NO_VARIANCE = 1e-6
 # Noise, in deviations, without which every code and count would be a mode of the density.
 FILLING = 0.4
-# Passes of expectation-maximisation, and rows that are filled at once.
+# Passes of expectation-maximization, and rows that are filled at once.
 PASSES, CHUNK = 20, 1000
-# Least variance that the latents leave of standardised columns.
+# Least variance that the latents leave of standardized columns.
 LEAST = 1e-6
 
 
@@ -80,9 +80,9 @@ class ColumnsView(View):
 def columns_view(columns: Columns, x: np.ndarray) -> ColumnsView:
     """The view of encoded data ``[N, D]``."""
     features = _features(columns, x)
-    centred = [column - column.mean(0) for column in features]
-    turns = [_whitening(column) for column in centred]
-    white = [column @ turn for column, turn in zip(centred, turns, strict=True)]
+    centered = [column - column.mean(0) for column in features]
+    turns = [_whitening(column) for column in centered]
+    white = [column @ turn for column, turn in zip(centered, turns, strict=True)]
     owner = np.repeat(np.arange(len(white)), [column.shape[1] for column in white])
     is_code = np.array([likelihood.discrete for likelihood in columns])
     discrete = is_code[owner]
@@ -107,7 +107,7 @@ def _features(columns: Columns, x: np.ndarray) -> list[np.ndarray]:
 
 
 def _whitening(features: np.ndarray) -> np.ndarray:
-    """From centred features to uncorrelated numbers of variance 1: ``[F, G]``."""
+    """From centered features to uncorrelated numbers of variance 1: ``[F, G]``."""
     _, size, turn = np.linalg.svd(features, full_matrices=False)
     kept = size > NO_VARIANCE * max(size.max(initial=0), np.sqrt(len(features)) * NO_VARIANCE)
     return turn[kept].T * (np.sqrt(len(features)) / size[kept])
@@ -176,9 +176,9 @@ class LinearFilling:
 
 
 def linear_filling(x: np.ndarray, gaps: np.ndarray, dim: int) -> LinearFilling:
-    """The likeliest model with ``dim`` latents, by expectation-maximisation from gaps at 0.
+    """The likeliest model with ``dim`` latents, by expectation-maximization from gaps at 0.
 
-    :param x: ``[N, G]``, centred and of about unit variance.
+    :param x: ``[N, G]``, centered and of about unit variance.
     :param gaps: which entries are missing ``[N, G]``.
     """
     x, gaps = thinned(np.where(gaps, 0, x), MAX_ROWS), thinned(gaps, MAX_ROWS)

@@ -73,17 +73,17 @@ def counts_view(x: SparseRows, num_batches: int = 1, seed: int = 0) -> CountsVie
     counts, batch = _apart(x, x.num_columns - (num_batches > 1))
     totals = counts.sum(1)
     total = float(np.median(totals[totals > 0])) if totals.any() else 1.0
-    centred = Centred.of(logarithms(counts, total), batch, num_batches)
+    centered = Centered.of(logarithms(counts, total), batch, num_batches)
     most = min(DIRECTIONS, *(size - 1 for size in counts.shape))
-    if most < 1 or not centred.variance.any():
+    if most < 1 or not centered.variance.any():
         raise ValueError("the rows of X do not differ: there is nothing to cluster")
-    sizes, turns = centred.directions(most, rng)
-    chance = max(centred.shuffled(rng).directions(1, rng)[0][0] for _ in range(SHUFFLES))
+    sizes, turns = centered.directions(most, rng)
+    chance = max(centered.shuffled(rng).directions(1, rng)[0][0] for _ in range(SHUFFLES))
     kept = (sizes > chance) | (np.arange(most) < FEWEST)
     turns = _spread(turns[kept], rng)
     unit = np.sqrt(np.square(sizes[kept]).sum() / len(x) / turns.shape[0])
-    weights = (centred.scale * turns / unit).T
-    return CountsView(total, weights, centred.means @ weights, chance / np.sqrt(len(x)) / unit)
+    weights = (centered.scale * turns / unit).T
+    return CountsView(total, weights, centered.means @ weights, chance / np.sqrt(len(x)) / unit)
 
 
 def logarithms(counts: csr_array, total: float) -> csr_array:
@@ -94,7 +94,7 @@ def logarithms(counts: csr_array, total: float) -> csr_array:
 
 
 @dataclass(frozen=True)
-class Centred:
+class Centered:
     """A sparse matrix, scaled by columns, less the columns' means in each batch; never dense.
 
     :ivar matrix: ``[N, D]``, as it is.
@@ -114,7 +114,7 @@ class Centred:
         return 1 / np.sqrt(self.variance + np.median(self.variance[self.variance > 0]))
 
     @classmethod
-    def of(cls, matrix: csr_array, batch: np.ndarray, num_batches: int) -> Centred:
+    def of(cls, matrix: csr_array, batch: np.ndarray, num_batches: int) -> Centered:
         sizes = np.bincount(batch, minlength=num_batches)
         means = (_members(batch, num_batches) @ matrix).toarray() / sizes.clip(1)[:, None]
         squares = (matrix * matrix).sum(0)
@@ -126,16 +126,16 @@ class Centred:
         x = csr_array(self.matrix * self.scale)
         of, means = _members(self.batch, len(self.means)), self.means * self.scale
         back, from_batches = x.T.tocsr(), of.T.tocsr()
-        centred = LinearOperator(
+        centered = LinearOperator(
             x.shape,
             matvec=lambda v: x @ v - from_batches @ (means @ v),
             rmatvec=lambda u: back @ u - means.T @ (of @ u),
             dtype=float,
         )
-        _, sizes, turns = svds(centred, number, v0=rng.normal(size=min(x.shape)))
+        _, sizes, turns = svds(centered, number, v0=rng.normal(size=min(x.shape)))
         return sizes[::-1], turns[::-1]
 
-    def shuffled(self, rng: np.random.Generator) -> Centred:
+    def shuffled(self, rng: np.random.Generator) -> Centered:
         """With each column's entries in other rows of the same batch, drawn at random."""
         parts = [self.matrix[self.batch == b] for b in range(len(self.means))]
         matrix = csr_array(vstack([_shuffled_columns(part, rng) for part in parts]))
@@ -171,7 +171,7 @@ def _spread(turns: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 @dataclass(frozen=True)
 class CountsEncoding(Encoding):
-    """Counts stay as they are; the likelihood standardises what networks see."""
+    """Counts stay as they are; the likelihood standardizes what networks see."""
 
     def encode(self, X: Any) -> SparseRows:  # type: ignore[override]
         return sparse_rows(X if issparse(X) else csr_array(X))

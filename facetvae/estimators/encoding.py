@@ -120,7 +120,7 @@ def encoding_of(
 ) -> Encoding:
     """The encoding for ``X`` ``[N, ...]``; if the user chose a likelihood, only of 8-bit values.
 
-    Real columns are standardised one by one, without their skewness if the data are then more
+    Real columns are standardized one by one, without their skewness if the data are then more
     likely; real images together. Warns of images whose channels seem to be last.
 
     :param counts: which rows count ``[N]``; by default all.
@@ -272,7 +272,7 @@ class EncodingModule(nn.Module):
 
 class UnskewedModule(nn.Module):
     """What :meth:`Unskewed.apply <facetvae.table_rules.skewness.Unskewed.apply>` does: Yeo and
-    Johnson's powers (2000, Eq. 2.1), then standardised.
+    Johnson's powers (2000, Eq. 2.1), then standardized.
     """
 
     power: Tensor

@@ -97,7 +97,7 @@ def check_enough(
             )
 
 
-def labelled_rows(known: Mapping[str, np.ndarray], n: int) -> np.ndarray:
+def labeled_rows(known: Mapping[str, np.ndarray], n: int) -> np.ndarray:
     """Which rows ``[n]`` have a known cluster in some facet."""
     return np.any([np.zeros(n, bool), *(label >= 0 for label in known.values())], axis=0)
 

@@ -204,7 +204,7 @@ class FrameReader(Reader):
     def encoding(
         self, X: np.ndarray, likelihood: Likelihood | None, rows: np.ndarray | None = None
     ) -> Encoding:
-        """Codes stay as they are; columns are standardised in their likelihoods."""
+        """Codes stay as they are; columns are standardized in their likelihoods."""
         missing = float(is_missing(X).mean())
         return Encoding("columns", X.shape[1:], np.zeros(1), np.ones(1), missing)
 

@@ -25,7 +25,7 @@ from ppl_models.turns import exclusive
 
 __all__ = ["ContentStyleTransformer"]
 
-# Optimiser steps if no number of epochs is given.
+# Optimizer steps if no number of epochs is given.
 STEPS = 4000
 # In the order of the features.
 PARTS = ("content", "style")
@@ -50,7 +50,7 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
     :param likelihood: such as ``ppl_models.Normal(0.3)``; the data are then used unchanged, except
         that 8-bit values are divided by 255.
     :param network: such as ``ppl_models.MLP((200,))``.
-    :param epochs: passes over the data; by default about 4,000 optimiser steps.
+    :param epochs: passes over the data; by default about 4,000 optimizer steps.
     :param batch_size: by default about a twentieth of the data, between 16 and 512.
     :param learning_rate: Adam's learning rate.
     :param random_state: for networks, draws and shuffling.

@@ -14,7 +14,7 @@ from scipy.special import softmax
 from facetvae.table_rules.rows import in_parts, is_missing
 from guides import FacetGuide, Refined
 
-# Chosen on drawn tables with gaps.
+# Chosen on simulated tables with gaps.
 IMPROVED = partial(Refined, num_steps=20, num_points=8, rate=0.4)
 # Entries that are improved at once.
 ENTRIES = 2**17

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn.metrics import adjusted_rand_score
 
-from facetvae.estimators.facets import labelled_rows
+from facetvae.estimators.facets import labeled_rows
 from facetvae.estimators.posteriors import Reads, components
 from facetvae.estimators.strategies import FitStrategy
 from facetvae.estimators.training import bound
@@ -43,7 +43,7 @@ class Start:
 
 def part_of_rows(n: int, label: Mapping[str, np.ndarray], seed: int) -> np.ndarray:
     """Rows of a further start ``[M]``, in order: a part of those without any label, all others."""
-    chosen = (np.random.default_rng(seed).random(n) < PART) | labelled_rows(label, n)
+    chosen = (np.random.default_rng(seed).random(n) < PART) | labeled_rows(label, n)
     return np.flatnonzero(chosen) if chosen.sum() > 1 else np.arange(n)
 
 

@@ -21,7 +21,7 @@ from facetvae.estimators.linear_maps import fit_networks, set_linear, set_widths
 from facetvae.estimators.training import STEPS_PER_LOOK, StopConverged, check_trained
 from facetvae.table_rules.counting import FacetCount
 from facetvae.table_rules.merging import ClusterCount, likeliest_number, merged_number
-from facetvae.table_rules.rows import has_missing, in_parts, labelled, some_rows
+from facetvae.table_rules.rows import has_missing, in_parts, labeled, some_rows
 from facetvae.table_rules.subspaces import Subspaces, independent_subspaces
 from guides import FacetGuide, VaDEGuide
 from inference.initialization.mixtures import fit_mixtures
@@ -34,12 +34,12 @@ from ppl_models import MFCVAE, GaussianMixture, StandardNormal
 
 # Fits of each mixture, of which the most likely one is kept.
 RESTARTS = 10
-# Weight of the neighbours' clusters while they are learned.
+# Weight of the neighbors' clusters while they are learned.
 LABEL_WEIGHT = 30.0
 # By how much the rate is below the learning rate if networks know the facets' subspaces; and rows
 # below which it is lower still.
 SLOWER, FEW = 3.0, 500
-# With fewer rows neighbours say nothing.
+# With fewer rows neighbors say nothing.
 FEWEST_FOR_NEIGHBORS = 30
 # Rows times squared numbers of a row in which facets are looked for: about a minute on one core;
 # and fewest rows.
@@ -171,7 +171,7 @@ class LadderStrategy(FitStrategy):
     def found_as(self) -> str:
         if self.counted is None:
             return super().found_as
-        return f"neighbours tell more clusters than subspaces: {self.counted.evidence}"
+        return f"neighbors tell more clusters than subspaces: {self.counted.evidence}"
 
     def latents(self, x: np.ndarray, label: Labels) -> FacetGuide:
         priors = {name: StandardNormal(dim) for name, dim in self.dims.items()}
@@ -196,7 +196,7 @@ class LadderStrategy(FitStrategy):
 
 @dataclass(frozen=True)
 class NeighborStrategy(LadderStrategy):
-    """The same, while the deepest facet learns the clusters of neighbouring data
+    """The same, while the deepest facet learns the clusters of neighboring data
     (:func:`~inference.neighbor_clusters`).
 
     :param neighbors: clusters ``[N]``, -1 where there is none.
@@ -226,7 +226,7 @@ class NeighborStrategy(LadderStrategy):
     def numbers(self, x: np.ndarray, latents: FacetGuide, chosen: Numbers) -> Counts:
         deepest, K = self.names[-1], self._number
         counts = super().numbers(x, latents, {**chosen, deepest: K})
-        why = "as given" if chosen[deepest] else "clusters of neighbours"
+        why = "as given" if chosen[deepest] else "clusters of neighbors"
         return counts | {deepest: ClusterCount(K, why)}
 
 
@@ -281,7 +281,7 @@ class SubspaceStrategy(FitStrategy):
         return found.reordered(self._order(found, x, label)) if label else found
 
     def _order(self, found: Subspaces, x: np.ndarray, label: Labels, misfit: Any = 0) -> list[int]:
-        rows = labelled(label, len(x), self.chosen.seed)
+        rows = labeled(label, len(x), self.chosen.seed)
         labels = [label[name][rows] if name in label else None for name in self.names]
         return found.order_for(labels, self.chosen.view.numbers(x[rows]), misfit)
 

@@ -13,7 +13,7 @@ from inference.evaluation.bounds import elbo
 from inference.randomness import seeded
 from inference.run import Run
 
-#: Optimiser steps between two looks, about.
+#: Optimizer steps between two looks, about.
 STEPS_PER_LOOK = 100
 # Looks that a line is drawn through.
 LOOKS = 5

@@ -57,7 +57,7 @@ class Pictures:
         return cls(shape, low, high if high > low else low + 1)
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """8-bit pictures ``[n, H, W]`` in grey, or ``[n, H, W, 3]``, of data ``[n, *x_shape]``.
+        """8-bit pictures ``[n, H, W]`` in gray, or ``[n, H, W, 3]``, of data ``[n, *x_shape]``.
 
         What is missing looks like 0.
         """

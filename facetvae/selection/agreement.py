@@ -67,7 +67,7 @@ def redundancy(partitions: Partitions) -> dict[tuple[str, str], float]:
     """How far the facets of one run repeat each other: the mutual information of each pair of
     partitions.
 
-    It is normalised to 1 for equal partitions and corrected for chance (scikit-learn's adjusted
+    It is normalized to 1 for equal partitions and corrected for chance (scikit-learn's adjusted
     mutual information, 0 on average for independent ones): without the correction, many clusters on
     few data seem to share much. It is also 1 for two facets that each put all data in one cluster
     and so encode nothing.

@@ -37,7 +37,7 @@ def rank(x: np.ndarray) -> int:
 
 
 def principal_dimensions(x: np.ndarray, at_least: int, at_most: int, seed: int = 0) -> int:
-    """How many principal components of standardised ``x`` ``[N, D]`` exceed the 95 % quantile of
+    """How many principal components of standardized ``x`` ``[N, D]`` exceed the 95 % quantile of
     shuffled columns (parallel analysis; Horn, 1965), within bounds.
     """
     rows = filled(thinned(x, MAX_ROWS))
@@ -61,7 +61,7 @@ def _spectrum(x: np.ndarray) -> np.ndarray:
 
 
 def components_beyond_chance(x: np.ndarray, seed: int) -> int:
-    """How many principal components of standardised ``x`` ``[N, D]`` to look for clusters in: all
+    """How many principal components of standardized ``x`` ``[N, D]`` to look for clusters in: all
     if it varies in ``NARROW`` dimensions or fewer (Dobriban and Owen, 2019).
     """
     x = thinned(x, MAX_ROWS_BEYOND)
@@ -103,7 +103,7 @@ def residual_scale(x: np.ndarray, dim: int) -> float:
 
 
 def linear_noise(x: np.ndarray, dim: int) -> float | np.ndarray:
-    """Deviation of what ``dim`` linear latents leave of standardised columns ``[N, D]``: one, or of
+    """Deviation of what ``dim`` linear latents leave of standardized columns ``[N, D]``: one, or of
     complete ones each column's (:func:`column_noise`), if that is better.
     """
     if dim >= x.shape[1] and not has_missing(x):
@@ -121,7 +121,7 @@ def column_noise(x: np.ndarray, dim: int) -> np.ndarray | None:
     Factors are as many as suit held-out rows: at most ``dim``, and no more than the covariances of
     D columns determine (Ledermann, 1937).
 
-    :param x: ``[N, D]``, standardised and complete.
+    :param x: ``[N, D]``, standardized and complete.
     """
     rows = np.random.default_rng(0).permutation(thinned(x, MAX_ROWS)).astype(float)
     fitted, held_out = rows[::2], rows[1::2]

@@ -34,33 +34,33 @@ from facetvae.table_rules.subspaces import (
     independent_sources,
 )
 
-#: From rows ``[n, D]`` and a seed to the cluster of each row ``[n]``, by a graph of neighbours.
+#: From rows ``[n, D]`` and a seed to the cluster of each row ``[n]``, by a graph of neighbors.
 ClusterNeighbors = Callable[[np.ndarray, int], np.ndarray]
 
-# Most rows whose neighbours are looked for, and that tell whether bounded values are columns.
+# Most rows whose neighbors are looked for, and that tell whether bounded values are columns.
 MAX_ROWS, FEW_ROWS = 2000, 1000
 # Starts of ICA: a rotation that has not come apart makes one group of two.
 STARTS = 3
 # Information that two facets share, in nats, from which on they are one, and three beyond what
-# each two do. Three ways to halve four clusters share 0.69; independent labellings up to 0.09.
+# each two do. Three ways to halve four clusters share 0.69; independent labelings up to 0.09.
 JOINT, JOINT_THREE = 0.35, 0.2
 # Probability of a facet that is not there, over all groups of a table.
 LEVEL = 0.05
 # Two clusters are tested if the density between them is below this share of the lower mode's; and
-# below which it is clear where neighbours tell none: bounded supports show 0.36 and more.
+# below which it is clear where neighbors tell none: bounded supports show 0.36 and more.
 DEEP, CLEAR = 0.5, 1 / 3
 # How often a facet's coordinates are turned towards its clusters; the share of the average variance
 # that is added to each within clusters; and of the separation, below which a direction has none.
 TURNS, SHRINKAGE, WEAK = 3, 0.02, 0.05
-# Least variance of a standardised column's noise.
+# Least variance of a standardized column's noise.
 LEAST_NOISE = 1e-3
-# Clusters of neighbours for each combination of the facets' clusters, up to which clusters lie in
-# subspaces: drawn tables have at most 1, digits mostly 1.4 and more.
+# Clusters of neighbors for each combination of the facets' clusters, up to which clusters lie in
+# subspaces: simulated tables have at most 1, digits mostly 1.4 and more.
 BEYOND = 1.25
-# Share of each facet's information that neighbours' clusters have if they divide its clusters:
+# Share of each facet's information that neighbors' clusters have if they divide its clusters:
 # digits have 0.64 and more.
 DIVIDES = 0.5
-# Fewest rows of a cluster whose dip is tested, and of a table whose neighbours are.
+# Fewest rows of a cluster whose dip is tested, and of a table whose neighbors are.
 FEWEST, FEWEST_NEIGHBORS = 5, 30
 
 
@@ -99,7 +99,7 @@ class FacetCount:
         none if nothing varies.
     :ivar loc: mean of the data ``[D]``.
     :ivar maps: from data less their mean to the coordinates ``[m, D]``.
-    :ivar combined: number of clusters of neighbouring data, 1 if there are none.
+    :ivar combined: number of clusters of neighboring data, 1 if there are none.
     :ivar shared: the least share of a facet's information that these clusters have.
     """
 
@@ -156,14 +156,14 @@ class FacetCount:
 
     @property
     def in_subspaces(self) -> bool:
-        """Whether the facets' clusters, combined, are as many as neighbours tell, or nearly. Of
-        pictures of one thing each, such as digits, neighbours tell more.
+        """Whether the facets' clusters, combined, are as many as neighbors tell, or nearly. Of
+        pictures of one thing each, such as digits, neighbors tell more.
         """
         return self.combined <= BEYOND * prod(self.numbers)
 
     @property
     def is_divided(self) -> bool:
-        """Whether neighbours tell more clusters, and these divide those of every facet."""
+        """Whether neighbors tell more clusters, and these divide those of every facet."""
         return self.number > 0 and not self.in_subspaces and self.shared >= DIVIDES
 
     @property
@@ -174,7 +174,7 @@ class FacetCount:
     def evidence(self) -> str:
         """Why, in words."""
         facets, others = self.facets, len(self._others)
-        graph = f"{self.combined} cluster(s) of neighbours"
+        graph = f"{self.combined} cluster(s) of neighbors"
         if not facets:
             return f"no clusters beyond chance; {graph}"
         parts = [f"{len(facets)} of {len(self.groups)} groups of coordinates have clusters"]
@@ -184,7 +184,7 @@ class FacetCount:
 
 
 def _by_clearness(groups: Sequence[SubspaceEvidence]) -> list[SubspaceEvidence]:
-    """By the deepest minimum: the gain in BIC would favour strong columns."""
+    """By the deepest minimum: the gain in BIC would favor strong columns."""
     return sorted(groups, key=lambda group: -group.tree.heights.min(initial=1.0))
 
 
@@ -193,11 +193,11 @@ def number_of_facets(
     cluster_neighbors: ClusterNeighbors, x: np.ndarray, seed: int = 0, dims: int | None = None
 ) -> FacetCount:
     """How many independent subspaces of a table have clusters; 0 and 1 are answers too. Four
-    clusters on a square are two labellings of two.
+    clusters on a square are two labelings of two.
 
-    :param cluster_neighbors: finds clusters of neighbouring rows, from rows ``[n, D]`` and a seed,
+    :param cluster_neighbors: finds clusters of neighboring rows, from rows ``[n, D]`` and a seed,
         such as :func:`~inference.neighbor_clusters`.
-    :param x: ``[N, D]``, standardised and complete.
+    :param x: ``[N, D]``, standardized and complete.
     :param dims: principal components to look in; ``None`` for those that exceed chance.
     """
     most = min(NARROW if dims is None else dims, rank(x))
@@ -211,7 +211,7 @@ def number_of_facets(
     if dims is None:
         dim = principal_dimensions(x, 1, most, seed)
         numbers = {dim, components_beyond_chance(x, seed)} - {0}
-    # Few rows may show in few dimensions what is lost in more; weak labellings are the reverse.
+    # Few rows may show in few dimensions what is lost in more; weak labelings are the reverse.
     counts = [count for m in sorted(numbers, reverse=True) for count in _count_in(x, m, seed)]
     again = [_tested_again(count, x, seed, len(counts)) for count in counts]
     best, _ = max(zip(again, counts, strict=True), key=lambda two: [c.number for c in two])
@@ -324,8 +324,8 @@ def _parts_of_grid(
     label = facet.tree.labels(z, K)
     if not facet.is_facet or len(np.unique(label)) < K:
         return whole
-    centres = np.stack([z[label == k].mean(0) for k in range(K)])
-    grid = grid_of(centres @ _sphering(z - centres[label]), seed)
+    centers = np.stack([z[label == k].mean(0) for k in range(K)])
+    grid = grid_of(centers @ _sphering(z - centers[label]), seed)
     if grid is None or _shared_information([part[label] for part in grid]) > JOINT:
         return whole
     turns = [_in_deviations(_separating(z, part[label]), z) for part in grid]
@@ -364,7 +364,7 @@ def _separating(z: np.ndarray, label: np.ndarray) -> np.ndarray:
 
 
 def _shared_information(labels: Sequence[np.ndarray]) -> float:
-    """The sum of the labellings' entropies less that of their combination, in nats."""
+    """The sum of the labelings' entropies less that of their combination, in nats."""
     alone = sum(entropy(np.unique(label, return_counts=True)[1]) for label in labels)
     together = np.unique(np.stack(labels), axis=1, return_counts=True)[1]
     return float(alone - entropy(together))
@@ -431,7 +431,7 @@ def _discriminating(
 
 
 def _least_share(found: FacetCount, x: np.ndarray, neighbors: np.ndarray) -> float:
-    """Of each facet's entropy, what the clusters of neighbours have in common with it; 1 if there
+    """Of each facet's entropy, what the clusters of neighbors have in common with it; 1 if there
     are no facets.
     """
     z = (thinned(x, MAX_ROWS) - found.loc) @ found.maps.T

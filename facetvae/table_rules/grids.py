@@ -1,8 +1,8 @@
 """Clusters that are all combinations of two groupings: which rows and columns of a grid they are.
 
-Rows and columns explain the centres as in a two-way analysis of variance. A hierarchy is explained
+Rows and columns explain the centers as in a two-way analysis of variance. A hierarchy is explained
 by its rows alone; so the smaller of two shares counts, that of the columns in what the rows leave
-and the reverse, compared with those of centres turned at random.
+and the reverse, compared with those of centers turned at random.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ LEVEL, RANDOM = 0.01, 99
 STARTS = 20
 
 
-def grid_of(centres: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray] | None:
+def grid_of(centers: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray] | None:
     """The row and the column of each of K clusters in a grid without gaps.
 
-    :param centres: ``[K, d]``, in units of the deviation within clusters.
+    :param centers: ``[K, d]``, in units of the deviation within clusters.
     :returns: two arrays of integers ``[K]``, the one with more values first; ``None`` if no grid
         of two rows and columns or more is better than by chance.
     """
     rng = np.random.default_rng(seed)
-    centred = centres - centres.mean(0)
-    found = _best(centred @ centred.T, rng)
+    centered = centers - centers.mean(0)
+    found = _best(centered @ centered.T, rng)
     if found is None:
         return None
     share, rows, columns = found
     as_good = 1  # the grid itself
-    for products in _turned_at_random(centred, rng):
+    for products in _turned_at_random(centered, rng):
         other = _best(products, rng)
         as_good += other is not None and other[0] >= share
         if as_good > LEVEL * (RANDOM + 1):
@@ -40,10 +40,10 @@ def grid_of(centres: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray] | N
     return _in_order(rows), _in_order(columns)
 
 
-def _turned_at_random(centred: np.ndarray, rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """Products ``[K, K]`` of centres with the same principal components."""
-    K = len(centred)
-    size = np.linalg.svd(centred, compute_uv=False)[: K - 1]
+def _turned_at_random(centered: np.ndarray, rng: np.random.Generator) -> Iterator[np.ndarray]:
+    """Products ``[K, K]`` of centers with the same principal components."""
+    K = len(centered)
+    size = np.linalg.svd(centered, compute_uv=False)[: K - 1]
     without_mean = np.linalg.svd(np.eye(K) - 1 / K)[0][:, : K - 1]
     for _ in range(RANDOM):
         turn = ortho_group.rvs(K - 1, random_state=rng)[:, : len(size)]
@@ -86,7 +86,7 @@ def _climb(
 
 
 def _share(products: np.ndarray, part: np.ndarray) -> float:
-    """Of the centres' variance, that of the means of equal parts."""
+    """Of the centers' variance, that of the means of equal parts."""
     one = np.eye(part.max() + 1)[part]
     size = len(part) // one.shape[1]
     return float((one * (products @ one)).sum() / size / np.trace(products))

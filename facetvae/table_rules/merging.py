@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 from facetvae.table_rules.rows import thinned
 
 # Components whose density at the lowest point between them is at least this share of the lower of
-# their modes are one cluster. On drawn tables shares from 0.6 to 0.9 give the same numbers.
+# their modes are one cluster. On simulated tables shares from 0.6 to 0.9 give the same numbers.
 SEPARATED = 0.8
 # Of a mixture with k-means; the likeliest is kept.
 STARTS = 2

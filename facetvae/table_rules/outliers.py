@@ -13,11 +13,11 @@ from sklearn.neighbors import LocalOutlierFactor, NearestNeighbors
 
 from facetvae.table_rules.rows import MANY, in_parts
 
-# Neighbours of each row, or a tenth of the rows if these are fewer; with less than five there is
+# Neighbors of each row, or a tenth of the rows if these are fewer; with less than five there is
 # too little to compare.
 NEIGHBORS, FEWEST_NEIGHBORS = 20, 5
-# How many times as far from its neighbours as these are from theirs an outlying row is (in drawn
-# clusters of normals at most 2.1), and beyond which approximate neighbours leave a doubt.
+# How many times as far from its neighbors as these are from theirs an outlying row is (in drawn
+# clusters of normals at most 2.1), and beyond which approximate neighbors leave a doubt.
 FACTOR, SUSPECT = 2.5, 2.2
 # The rows that others are compared with.
 MOST_ROWS = 10_000
@@ -25,18 +25,18 @@ MOST_ROWS = 10_000
 
 class Outliers:
     """Tells outlying rows from those that lie among others (local outlier factor; Breunig et al.,
-    2000), by neighbours among at most 10,000 rows, of which equal ones count once.
+    2000), by neighbors among at most 10,000 rows, of which equal ones count once.
 
-    As many rows as there are neighbours that lie together, copies among them, are a group and no
+    As many rows as there are neighbors that lie together, copies among them, are a group and no
     outliers: each is within 1 / 2.5 of its distance to the other rows, as is a later row so near to
-    one of them. More than 20,000 rows are compared with approximate neighbours first.
+    one of them. More than 20,000 rows are compared with approximate neighbors first.
 
     :param x: ``[N, ...]``, encoded; missing entries count as 0.
     :param usual: numbers of the rows of ``x`` to compare with, ascending; by default all.
     :param shared: numbers of further such rows, none of which is left out at random.
     :param search: makes an approximate search from rows, such as
         :class:`~inference.initialization.nearest.CellSearch`; where it raises ``ImportError``, all
-        neighbours are exact.
+        neighbors are exact.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Outliers:
 def _screened(
     rows: np.ndarray, exact: LocalOutlierFactor, search: Callable[[np.ndarray], Any]
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """The same by approximate neighbours, and by exact ones where these leave a doubt."""
+    """The same by approximate neighbors, and by exact ones where these leave a doubt."""
     k, approximate = exact.n_neighbors, search(rows.astype(np.float32))
     factors = LocalOutlierFactor(n_neighbors=k, metric="precomputed", novelty=True)
     factors.fit(_graph(_nearest(rows, k + 1, rows), len(rows)))
@@ -131,7 +131,7 @@ def _nearest(among: np.ndarray, number: int, x: np.ndarray) -> tuple[np.ndarray,
 
 
 def _graph(nearest: tuple[np.ndarray, np.ndarray], number: int) -> csr_matrix:
-    """Distances from rows to their neighbours, in the form that scikit-learn takes."""
+    """Distances from rows to their neighbors, in the form that scikit-learn takes."""
     (distance, neighbor), (n, k) = nearest, nearest[0].shape
     ends = np.arange(0, n * k + 1, k)
     return csr_matrix((distance.ravel().astype(float), neighbor.ravel(), ends), (n, number))

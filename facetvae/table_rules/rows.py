@@ -30,7 +30,7 @@ def thinned(x: np.ndarray, most: int) -> np.ndarray:
     return x[:: -(-len(x) // most)]
 
 
-def labelled(label: Mapping[str, np.ndarray], n: int, seed: int = 0) -> np.ndarray | slice:
+def labeled(label: Mapping[str, np.ndarray], n: int, seed: int = 0) -> np.ndarray | slice:
     """Of ``n`` rows at most ``MANY`` that have a label; all rows if there are no more than that."""
     if n <= MANY:
         return slice(None)

@@ -26,7 +26,7 @@ SIGNIFICANT = 3.0
 
 @dataclass(frozen=True)
 class Unskewed:
-    """Yeo and Johnson's power of each column (2000, Eq. 2.1), standardised.
+    """Yeo and Johnson's power of each column (2000, Eq. 2.1), standardized.
 
     :ivar power: ``[D]``, 1 where a column is as it was.
     :ivar loc: mean of the transformed columns ``[D]``.
@@ -60,7 +60,7 @@ def unskewed_if_better(x: np.ndarray) -> Unskewed | None:
     """The powers that bring each column nearest to a normal; ``None`` unless a mixture of normals
     in principal components, and noise, then describe held-out rows better, in the units of ``x``.
 
-    :param x: ``[N, D]``, standardised; NaN where missing.
+    :param x: ``[N, D]``, standardized; NaN where missing.
     """
     rows = thinned(x, MAX_ROWS)
     fitted = np.arange(len(rows)) % 3 < FITTED

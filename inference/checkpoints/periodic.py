@@ -59,7 +59,7 @@ class Checkpoints:
     A checkpoint belongs to one call of ``fit``, which is resumed by the same call: same parts,
     data, sizes, seed and settings of callbacks. Of a loader's data only the first batch is
     compared, and of a memory-mapped file of more than 4 GiB evenly spread rows. It restores
-    parameters, optimiser, history, random streams, the position within the pass over the data, and
+    parameters, optimizer, history, random streams, the position within the pass over the data, and
     callbacks that have a state (see :mod:`inference.callbacks`).
     On the CPU the resumed run ends with bit-identical results. SIGTERM and SIGINT (Ctrl-C) write a
     checkpoint after the current step and end the process. A second signal has its usual effect at

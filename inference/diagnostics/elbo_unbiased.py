@@ -140,7 +140,7 @@ def assert_elbo_unbiased(
     the reference's gradient along any of these directions, is found with probability ``power``.
 
     Gradients are by unconstrained parameters, those that the reference depends on: the parameters
-    of a learned baseline are not among them. Bias in the optimisation of these is not seen.
+    of a learned baseline are not among them. Bias in the optimization of these is not seen.
 
     The parameter store, random streams, gradients and validation are left as they were; modules
     run in evaluation mode. Parameters that the store does not have start from their initial values.

@@ -1,4 +1,4 @@
-"""Simulation-based calibration of an amortised guide: is its posterior as wide as it should be?
+"""Simulation-based calibration of an amortized guide: is its posterior as wide as it should be?
 
 A latent drawn from the model's prior, and data drawn given it, are a draw from the joint. If the
 guide's posterior given these data is the true one, the rank of the latent among draws of the

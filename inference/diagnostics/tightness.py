@@ -15,7 +15,7 @@ from torch import Tensor
 from guides.base import FacetGuide, check_guide
 from ppl_models.given.checks import check_kind, check_size, is_index
 from ppl_models.given.observed import Observed, as_observed
-from ppl_models.ivae import Labelled
+from ppl_models.ivae import Labeled
 from ppl_models.modes import evaluating
 from ppl_models.vqvae import VQVAE
 
@@ -55,7 +55,7 @@ def log_importance_weights(
     check_size("num_draws", num_draws)
     model = guide.model
     draws = guide.factorizes and not guide.deterministic and not isinstance(model, VQVAE)
-    if not draws or (guide.takes and not isinstance(model, Labelled)):
+    if not draws or (guide.takes and not isinstance(model, Labeled)):
         raise ValueError(
             f"{type(guide).__name__} has no density of z given x alone with its clusters summed out"
         )

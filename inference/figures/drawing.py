@@ -1,4 +1,4 @@
-"""Helpers of all figures: grids of images, axes, colours."""
+"""Helpers of all figures: grids of images, axes, colors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def label_axes(ax: Axes, xlabel: str, ylabel: str) -> None:
 
 
 def styles() -> Iterator[dict[str, Any]]:
-    """Colours and markers that distinguish twenty lines."""
+    """Colors and markers that distinguish twenty lines."""
     pairs = colormaps["tab20"].colors  # type: ignore[attr-defined]
     colors = [*pairs[::2], *pairs[1::2]]
     return (
@@ -80,7 +80,7 @@ def image_rows(
     ylabel: str,
     lines: Sequence[int] = (),
 ) -> Figure:
-    """Rows of images, each row labelled; more than 13 rows are split into blocks side by side: two,
+    """Rows of images, each row labeled; more than 13 rows are split into blocks side by side: two,
     or as many as there are fifties.
 
     :param lines: columns before which a vertical line is drawn.

@@ -1,4 +1,4 @@
-"""Starting values: of mixtures, from clusters of neighbours, of networks, of encoders."""
+"""Starting values: of mixtures, from clusters of neighbors, of networks, of encoders."""
 
 from inference.initialization.encoders import infer_tables, learn_to_encode
 from inference.initialization.mixtures import (

@@ -32,7 +32,7 @@ def infer_tables(
     seed: int = 0,
     **options: Any,
 ) -> TableGuide:
-    """Find posteriors of new data under a fitted model by optimisation: SVI's inference at test
+    """Find posteriors of new data under a fitted model by optimization: SVI's inference at test
     time (ML-VAE, 3.2).
 
     :param model: the fitted model, which is not changed.
@@ -67,7 +67,7 @@ def learn_to_encode(
     """Train a guide's encoder on data that the model generates: SVI-Encode (ML-VAE, supplement 8,
     Eq. 17).
 
-    The data are drawn from the model, each row a group of its own, and the encoder maximises the
+    The data are drawn from the model, each row a group of its own, and the encoder maximizes the
     likelihood given its latents, without their KL terms. No real data are needed.
 
     :param guide: the guide to train; its model is not changed.

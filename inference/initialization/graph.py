@@ -1,4 +1,4 @@
-"""Graphs that join data to their nearest neighbours."""
+"""Graphs that join data to their nearest neighbors."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ __all__ = ["NeighborGraph"]
 
 # Most rows to compute principal components from.
 PCA_ROWS = 10_000
-# Smallest distance to the last neighbour, as a share of the median.
+# Smallest distance to the last neighbor, as a share of the median.
 LEAST_SCALE = 0.3
 
 
 class NeighborGraph:
-    r"""Each datum joined to its nearest neighbours, by edges whose weights fall with their length.
+    r"""Each datum joined to its nearest neighbors, by edges whose weights fall with their length.
 
-    Neighbours are found in principal components. The weight of an edge is
+    Neighbors are found in principal components. The weight of an edge is
 
     .. math:: w_{ij} = \exp\Big(-\frac{d_{ij}^2}{\sigma_i \sigma_j}\Big)
 
-    with the distances :math:`\sigma` of both ends from their last neighbours (Zelnik-Manor and
+    with the distances :math:`\sigma` of both ends from their last neighbors (Zelnik-Manor and
     Perona, *Self-tuning spectral clustering*, 2004); an edge that only one end has counts half.
 
     :param x: complete data ``[N, ...]``, with entries on one scale.
     :param num_neighbors: of each datum, below N.
     :param dim: most principal components to use.
     :param variants: the same data in other forms ``[N, ...]``, such as turned images: what is near
-        to any form of a datum is its neighbour.
+        to any form of a datum is its neighbor.
     :param seed: of the principal components.
     :param approximate: whether to search the nearest cells of k-means only, by faiss, which misses
-        one neighbour in five hundred of 60,000 images and takes a sixth of the time; by default for
+        one neighbor in five hundred of 60,000 images and takes a sixth of the time; by default for
         more than 20,000 data, if faiss is installed (``facetvae[neighbors]``).
     :raises ValueError: if there are too few data, some entries are not finite, or variants differ
         in shape.
@@ -57,7 +57,7 @@ class NeighborGraph:
         >>> x = np.concatenate([rng.normal(0, 0.1, (20, 2)), rng.normal(5, 0.1, (20, 2))])
         >>> graph = NeighborGraph(x, num_neighbors=5)
         >>> label = np.repeat([0, 1], 20)
-        >>> counts = graph.counts(np.eye(2)[label])  # how much of its neighbours is in each cluster
+        >>> counts = graph.counts(np.eye(2)[label])  # how much of its neighbors is in each cluster
         >>> bool((counts.argmax(1) == label).all())
         True
     """
@@ -82,7 +82,7 @@ class NeighborGraph:
                 f"num_neighbors={num_neighbors} is too many for {len(data)} data: it must be less"
             )
         self._shape, self._loc = tuple(data.shape[1:]), data.flatten(1).double().mean(0)
-        rows = self._centred(data)
+        rows = self._centered(data)
         self._pca = principal_components(rows, check_size("dim", dim), seed)
         places = self._pca.transform(rows)
         self._search = nearest_search(places, approximate)
@@ -96,7 +96,7 @@ class NeighborGraph:
         return self.weights.shape[0]
 
     def counts(self, q: np.ndarray) -> np.ndarray:
-        """How much of each datum's neighbours is in each cluster ``[N, K]``, by weight.
+        """How much of each datum's neighbors is in each cluster ``[N, K]``, by weight.
 
         :param q: probabilities of the clusters ``[N, K]``.
         """
@@ -105,7 +105,7 @@ class NeighborGraph:
     def counts_for(
         self, x: ArrayLike | Tensor, q: np.ndarray, variants: Sequence[ArrayLike | Tensor] = ()
     ) -> np.ndarray:
-        """The same ``[M, K]`` of new data, for their neighbours in the graph.
+        """The same ``[M, K]`` of new data, for their neighbors in the graph.
 
         :param x: ``[M, ...]``.
         :param q: probabilities of the graph's data ``[N, K]``.
@@ -137,26 +137,26 @@ class NeighborGraph:
                 f"data of shape {list(data.shape)} are not other forms of those of the graph: "
                 f"{[number, *self._shape]} is needed"
             )
-        return self._pca.transform(self._centred(data))
+        return self._pca.transform(self._centered(data))
 
-    def _centred(self, data: Tensor) -> np.ndarray:
-        return centred_rows(data, self._loc)
+    def _centered(self, data: Tensor) -> np.ndarray:
+        return centered_rows(data, self._loc)
 
 
-def centred_rows(data: Tensor, loc: Tensor) -> np.ndarray:
+def centered_rows(data: Tensor, loc: Tensor) -> np.ndarray:
     """Rows minus ``loc``, ``[N, D]`` in float32: an offset would cost precision in distances.
 
     :raises ValueError: if some entries are not finite.
     """
     rows = data.detach().flatten(1)
     rows = rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
-    centred = (rows - loc.to(rows)).float().cpu().numpy()
-    if not np.isfinite(centred).all():
+    centered = (rows - loc.to(rows)).float().cpu().numpy()
+    if not np.isfinite(centered).all():
         raise ValueError(
             "x holds NaN or infinity, but distances need complete data: fill in what is "
             "missing first"
         )
-    return centred
+    return centered
 
 
 def principal_components(rows: np.ndarray, dim: int, seed: int) -> PCA:
@@ -174,12 +174,12 @@ def edge_weights(
     scale_of_neighbors: np.ndarray,
     columns: int | None = None,
 ) -> csr_matrix:
-    """Weights of edges from M data to their neighbours, ``[M, columns]``, at most 1.
+    """Weights of edges from M data to their neighbors, ``[M, columns]``, at most 1.
 
-    :param distance: of the neighbours ``[M, k]``.
+    :param distance: of the neighbors ``[M, k]``.
     :param neighbor: their numbers ``[M, k]``.
     :param scale: sigma of the data ``[M]``.
-    :param scale_of_neighbors: sigma of the data among which the neighbours are.
+    :param scale_of_neighbors: sigma of the data among which the neighbors are.
     """
     number, k = distance.shape
     weight = np.exp(-(distance / scale[:, None]) * (distance / scale_of_neighbors[neighbor]))
@@ -202,7 +202,7 @@ def symmetric(one_way: csr_matrix) -> csr_matrix:
 
 
 def _least_scale(distance: np.ndarray) -> float:
-    """Of distances from last neighbours: data that coincide would be cut off at 0."""
+    """Of distances from last neighbors: data that coincide would be cut off at 0."""
     last = distance[:, -1]
     return LEAST_SCALE * float(np.median(last[last > 0])) if last.any() else 1.0
 
@@ -216,14 +216,14 @@ def _nearest(
     """Distances and numbers ``[N, number]`` of the data that are nearest to any form of each.
 
     :param themselves: whether the forms are of the data among which is searched: none is its own
-        neighbour.
+        neighbor.
     """
     found = [search.kneighbors(each, number + themselves) for each in forms]
     distance, neighbor = (np.concatenate(each, 1) for each in zip(*found, strict=True))
     rows = np.arange(len(distance))[:, None]
     if themselves:
         distance = np.where(neighbor == rows, np.inf, distance)
-    # By neighbour, and by distance for each: of a neighbour that is found again, the nearest form.
+    # By neighbor, and by distance for each: of a neighbor that is found again, the nearest form.
     order = np.lexsort((distance, neighbor))
     again = np.take_along_axis(neighbor, order, 1)
     repeated = np.zeros_like(distance, bool)

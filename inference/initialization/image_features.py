@@ -1,4 +1,4 @@
-"""Descriptions of images in which small deformations count for little, for neighbours."""
+"""Descriptions of images in which small deformations count for little, for neighbors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def image_graph(
 ) -> NeighborGraph:
     """The graph of images whose edges, in the sense of gradients, lie in about the same places.
 
-    Neighbours are found by :func:`oriented_gradients`, of the images and of their
+    Neighbors are found by :func:`oriented_gradients`, of the images and of their
     :func:`image_variants`.
 
     :param images: ``[N, H, W]`` or ``[N, C, H, W]``.
@@ -55,7 +55,7 @@ def oriented_gradients(images: ArrayLike | Tensor) -> Tensor:
 
     Gradients are split among eight directions, blurred, and their roots taken at every other pixel,
     much as in histograms of oriented gradients (Dalal and Triggs, 2005). Of several channels their
-    mean counts, so that images of one shape in two colours are near to each other.
+    mean counts, so that images of one shape in two colors are near to each other.
 
     :param images: ``[N, H, W]`` or ``[N, C, H, W]``.
     :raises ValueError: if they have another shape.

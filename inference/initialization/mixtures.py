@@ -106,7 +106,7 @@ def fit_mixtures(
     """Fit every mixture to the posteriors of ``x``: means, covariances and weights.
 
     Clusters are found among the posterior means (scikit-learn's mixture). The mean of its data's
-    posterior variances is added to each component's covariance: this maximises the ELBO, given
+    posterior variances is added to each component's covariance: this maximizes the ELBO, given
     these clusters. So a coordinate of the latents that the data do not use keeps its posterior's
     width. Of posteriors with full covariances only the variances count. Components of full
     covariance start with one in common if BIC prefers it.
@@ -115,12 +115,12 @@ def fit_mixtures(
     guide with a network for q(c given x) is then trained on the responsibilities, while its latents
     stay (nearly) the same: with a random network the clusters would be lost within an epoch.
 
-    If labels are given, a facet's clusters are matched to them (Hungarian, by the labelled data)
+    If labels are given, a facet's clusters are matched to them (Hungarian, by the labeled data)
     and fitted once more, by one step from the means of each class's data, so that component k is
     class k.
 
     :param x: ``[N, *x_shape]``, with at least as many rows as the largest mixture has components.
-    :param max_rows: most rows of ``x`` to use, chosen at random; all labelled rows are used.
+    :param max_rows: most rows of ``x`` to use, chosen at random; all labeled rows are used.
     :param seed: of the choice of rows and the fit.
     :param facets: names of the facets to fit; by default all that have a mixture.
     :param label: known clusters of some data, as :class:`~ppl_models.mfcvae.MFCVAE` takes them.
@@ -251,7 +251,7 @@ def _teach_clusters(
     mean of z.
 
     What distinguished the old clusters' latents does not help the new ones, so they all start the
-    same way, from the mixture. The network is in training mode, in which batches are normalised by
+    same way, from the mixture. The network is in training mode, in which batches are normalized by
     their own statistics.
     """
     steps = min(STEPS, ceil(PASSES * len(rows) / BATCH_SIZE))
@@ -369,7 +369,7 @@ def _class_means(fitted: FittedMixture, z: np.ndarray, label: np.ndarray) -> dic
     covariance of the component that has most of it: component k is class k, the rest have no label.
 
     The fit takes one step only, because further steps would follow the density alone. It may take
-    more if a class has a single labelled datum, whose position says little.
+    more if a class has a single labeled datum, whose position says little.
 
     :param z: latents ``[N, d]``.
     :param label: integers ``[N]`` below K; -1 where unknown.

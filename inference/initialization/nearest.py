@@ -1,4 +1,4 @@
-"""Search for nearest neighbours: among all data, or among those of the nearest cells."""
+"""Search for nearest neighbors: among all data, or among those of the nearest cells."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from sklearn.neighbors import NearestNeighbors
 
 from ppl_models.given.checks import check_one_of
 
-# Beyond so many data neighbours are searched in cells: all pairs of 60,000 take 10 seconds.
+# Beyond so many data neighbors are searched in cells: all pairs of 60,000 take 10 seconds.
 MANY = 20_000
-# Data for each centre, at least, and cells that are searched for each query. Of 60,000 images'
+# Data for each center, at least, and cells that are searched for each query. Of 60,000 images'
 # eleven nearest 99.8 % are found.
 ROWS_A_CELL, CELLS_SEARCHED = 40, 16
 
 
 class CellSearch:
-    """Among the data in the cells around the nearest centres of k-means, by faiss.
+    """Among the data in the cells around the nearest centers of k-means, by faiss.
 
     :param places: ``[N, d]``, float32.
     :raises ImportError: if faiss is not installed.
@@ -29,13 +29,13 @@ class CellSearch:
             from faiss import IndexFlatL2, IndexIVFFlat
         except ImportError as error:
             raise ImportError(
-                "approximate neighbours need faiss, which is not installed: pip install "
+                "approximate neighbors need faiss, which is not installed: pip install "
                 "'facetvae[neighbors]', or give approximate=False"
             ) from error
         number, dim = places.shape
         cells = max(1, min(isqrt(number), number // ROWS_A_CELL))
-        self._centres = IndexFlatL2(dim)  # kept: the index refers to it
-        self._index = IndexIVFFlat(self._centres, dim, cells)
+        self._centers = IndexFlatL2(dim)  # kept: the index refers to it
+        self._index = IndexIVFFlat(self._centers, dim, cells)
         self._index.train(places)
         self._index.add(places)
         self._index.nprobe = CELLS_SEARCHED

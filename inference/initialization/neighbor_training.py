@@ -1,4 +1,4 @@
-"""Training with a prior over neighbours: the clusters' posterior and steps of SVI, in turns."""
+"""Training with a prior over neighbors: the clusters' posterior and steps of SVI, in turns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["cluster_posterior", "fit_neighbors"]
 
 # Most sweeps of mean field, and the largest change of a probability after which it ends.
 SWEEPS, TOLERANCE = 50, 1e-3
-# Largest strength, in nats for a neighbour of weight 1: beyond it neighbours never differ.
+# Largest strength, in nats for a neighbor of weight 1: beyond it neighbors never differ.
 MOST_STRENGTH = 20.0
 
 
@@ -46,10 +46,10 @@ def fit_neighbors(
 
     with the guide's own q(c given x), or the known cluster of a datum that has a ``label``; then
     model and guide are trained for ``every`` epochs, in which each datum's clusters are given its
-    neighbours' q. While they are, the history's ``elbo`` bounds log p(x given the neighbours'
+    neighbors' q. While they are, the history's ``elbo`` bounds log p(x given the neighbors'
     clusters).
 
-    :param runner: the runner to train, whose guide takes neighbours: a
+    :param runner: the runner to train, whose guide takes neighbors: a
         :class:`~guides.VaDEGuide`, :class:`~guides.AmortizedGuide` or
         :class:`~guides.LadderGuide`. Its facet should have taken shape: with a VaDEGuide, train
         first with ``label=`` clusters of the graph (:meth:`NeighborGraph.clusters`).
@@ -94,7 +94,7 @@ def fit_neighbors(
         ) from error
     if not learn_strength and (weak := [n for n in graphs if not _prior(runner.guide, n).strength]):
         raise ValueError(
-            f"with a strength of 0 the neighbours of {weak[0]!r} say nothing: leave learn_strength "
+            f"with a strength of 0 the neighbors of {weak[0]!r} say nothing: leave learn_strength "
             "out, or give NeighborMixture(..., strength=1.0)"
         )
     starts = range(0, epochs, every)
@@ -143,12 +143,12 @@ def cluster_posterior(
 
 def mean_field(log_alone: np.ndarray, graph: NeighborGraph, strength: float) -> np.ndarray:
     """The probabilities q ``[N, K]`` that are proportional to exp(log_alone + strength * counts of
-    q), from those without neighbours on.
+    q), from those without neighbors on.
 
     Half of each change is taken: all data change at once, and would otherwise swing between two
     states.
 
-    :param log_alone: log p(z, c) for every c without neighbours ``[N, K]``, nats, up to a constant
+    :param log_alone: log p(z, c) for every c without neighbors ``[N, K]``, nats, up to a constant
         of each datum.
     """
     q = softmax(log_alone, 1)
@@ -165,7 +165,7 @@ def likeliest_strength(graph: NeighborGraph, q: np.ndarray, log_weights: np.ndar
     others) under q (Besag, 1975, *Statistical analysis of non-lattice data*).
 
     :param q: probabilities of the clusters ``[N, K]``.
-    :param log_weights: of the clusters without neighbours ``[K]``, nats.
+    :param log_weights: of the clusters without neighbors ``[K]``, nats.
     """
     counts = graph.counts(q)
     own = (q * counts).sum(1).mean()
@@ -183,9 +183,9 @@ def _neighbors(
     graphs: Mapping[str, NeighborGraph],
     learn_strength: bool,
 ) -> dict[str, np.ndarray]:
-    """How much of each datum's neighbours is in each cluster under the posterior of all.
+    """How much of each datum's neighbors is in each cluster under the posterior of all.
 
-    :param alone: log-probabilities without neighbours ``[N, K]`` by facet.
+    :param alone: log-probabilities without neighbors ``[N, K]`` by facet.
     """
     counts = {}
     for name, graph in graphs.items():
@@ -201,8 +201,8 @@ def _neighbors(
 def _log_alone(
     guide: FacetGuide, x: ArrayLike | Tensor, label: Any = None
 ) -> dict[str, np.ndarray]:
-    """log q(c given x) without neighbours, ``[N, K]`` by facet; what float32 takes for 0 is its
-    smallest number, so that neighbours may still have a say. A known cluster is certain.
+    """log q(c given x) without neighbors, ``[N, K]`` by facet; what float32 takes for 0 is its
+    smallest number, so that neighbors may still have a say. A known cluster is certain.
     """
     least = np.finfo(np.float32).tiny
     found = guide.predict_proba(x)
@@ -223,27 +223,27 @@ def _prior(guide: FacetGuide, facet: str) -> NeighborMixture:
 def _by_facet(
     guide: FacetGuide, graph: NeighborGraph | Mapping[str, NeighborGraph], number: int
 ) -> dict[str, NeighborGraph]:
-    """The graphs of facets whose clusters take neighbours.
+    """The graphs of facets whose clusters take neighbors.
 
     :param number: of the data.
     """
     facets = list(guide.model.neighborly)
     if "neighbors" not in guide.accepts or not facets:
         raise ValueError(
-            "neighbours need a facet with a NeighborMixture, and a guide that takes them, such as "
+            "neighbors need a facet with a NeighborMixture, and a guide that takes them, such as "
             f"VaDEGuide, but the facets are {guide.model.priors} with a {type(guide).__name__}"
         )
     if not isinstance(graph, Mapping):
         if len(facets) > 1:
             raise ValueError(
-                f"several facets take neighbours, {facets}: name one, in fit_neighbors by "
+                f"several facets take neighbors, {facets}: name one, in fit_neighbors by "
                 f"{{{facets[-1]!r}: graph}}, in cluster_posterior by facet={facets[-1]!r}"
             )
         graph = {facets[0]: graph}
     if not graph:
         raise ValueError(f"no graph is given: give one to some of the facets {facets}")
     if unknown := [name for name in graph if name not in facets]:
-        raise ValueError(f"facet {unknown[0]!r} takes no neighbours: those that do are {facets}")
+        raise ValueError(f"facet {unknown[0]!r} takes no neighbors: those that do are {facets}")
     for name, each in graph.items():
         check_kind(f"the graph of {name!r}", each, NeighborGraph, "a NeighborGraph")
         if len(each) != number:

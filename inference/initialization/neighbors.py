@@ -1,4 +1,4 @@
-"""Clusters of neighbouring data, found before training, and training that starts from them."""
+"""Clusters of neighboring data, found before training, and training that starts from them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from inference.initialization.graph import centred_rows, neighbor_weights, principal_components
+from inference.initialization.graph import centered_rows, neighbor_weights, principal_components
 from inference.initialization.mixtures import chosen_mixtures, fit_mixtures
 from inference.initialization.spectral import leading_eigenvectors, spectral_clusters
 from inference.runner import SVIRunner
@@ -21,7 +21,7 @@ from ppl_models.given.sparse import SparseRows
 
 __all__ = ["neighbor_clusters", "neighbor_start"]
 
-# Most principal components in which neighbours are found.
+# Most principal components in which neighbors are found.
 DIM = 50
 # Rows on which clusters are counted, the most clusters, and samples of a normal to compare with.
 COUNTED_ROWS, MOST_CLUSTERS, NORMAL_SAMPLES = 3000, 40, 3
@@ -37,15 +37,15 @@ def neighbor_clusters(
     max_rows: int = 60_000,
     seed: int = 0,
 ) -> np.ndarray:
-    """Spectral clustering of the graph that joins each datum to its nearest neighbours.
+    """Spectral clustering of the graph that joins each datum to its nearest neighbors.
 
     A network learns late that distant data belong together if others lie between them; the graph
     has this information from the start. So these clusters can serve as a facet's starting point:
     given as ``label=`` to ``fit``, with a guide whose ``label_weight`` is above 0, encoder and
     decoder learn them within a few passes over the data.
 
-    Neighbours are found in at most 50 principal components. The weight of an edge falls with its
-    length, relative to the distances of both ends from their last neighbours (Zelnik-Manor and
+    Neighbors are found in at most 50 principal components. The weight of an edge falls with its
+    length, relative to the distances of both ends from their last neighbors (Zelnik-Manor and
     Perona, *Self-tuning spectral clustering*, 2004); a tenth of the mean degree is added to every
     degree, so that a few isolated data do not form a cluster (Qin and Rohe, *Regularized spectral
     clustering under the degree-corrected stochastic blockmodel*, 2013). The rows of the leading
@@ -87,7 +87,7 @@ def neighbor_clusters(
                 f"{name}={size} is too many for {len(looked_at)} data: it must be less than that"
             )
     chosen = data[torch.as_tensor(looked_at, device=data.device)]
-    rows = centred_rows(chosen, chosen.flatten(1).double().mean(0))
+    rows = centered_rows(chosen, chosen.flatten(1).double().mean(0))
     rows, copy_of = _distinct(rows, more_than=max(sizes.values()))
     rows = principal_components(rows, DIM, seed).transform(rows)
     if num_clusters is None:
@@ -108,7 +108,7 @@ def neighbor_start(
     label: Mapping[str, Any] | None = None,
     **fit_options: Any,
 ) -> SVIRunner:
-    """Train with clusters of neighbouring data as the known clusters of one facet.
+    """Train with clusters of neighboring data as the known clusters of one facet.
 
     The clusters are found before any training (:func:`neighbor_clusters`). Every mixture is fitted
     to the untrained encoder's latents, that facet's by its clusters, and the guide learns the
@@ -150,7 +150,7 @@ def neighbor_start(
     name, prior = list(mixtures.items())[-1]
     if name in known:
         raise ValueError(
-            f"label has clusters of facet {name!r}, which is to learn the neighbours' clusters: "
+            f"label has clusters of facet {name!r}, which is to learn the neighbors' clusters: "
             "give only one of them"
         )
     if not getattr(guide, "label_weight", 0) or "label" not in guide.accepts:
@@ -171,7 +171,7 @@ def neighbor_start(
 def _distinct(rows: np.ndarray, more_than: int) -> tuple[np.ndarray, np.ndarray]:
     """Each distinct datum once, in order of first appearance, and the index of each row's datum.
 
-    Copies would only be neighbours of each other. If too few data are distinct, all rows are kept.
+    Copies would only be neighbors of each other. If too few data are distinct, all rows are kept.
     """
     places: dict[bytes, int] = {}
     copy_of = np.array([places.setdefault(row.tobytes(), len(places)) for row in rows])

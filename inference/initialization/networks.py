@@ -131,7 +131,7 @@ def data_dependent_start(
     Neural Networks* (2016), which MFCVAE's D.4 uses for convolutional ladders; their second step,
     between layers, is left out. The directions of the weights stay as they were drawn; each unit
     (or channel) is shifted by its mean and divided by its deviation, layer by layer in one pass.
-    Batch normalisation starts from the statistics of the same rows.
+    Batch normalization starts from the statistics of the same rows.
 
     :param x: ``[N, *x_shape]``, at least two rows.
     :param rows: number of rows of ``x``, chosen at random, to compute the statistics from.

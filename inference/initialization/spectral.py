@@ -16,7 +16,7 @@ RESTARTS = 5
 
 
 def spectral_clusters(affinity: csr_matrix, num_clusters: int, seed: int) -> np.ndarray:
-    """k-means in the leading eigenvectors of the graph's normalised affinity."""
+    """k-means in the leading eigenvectors of the graph's normalized affinity."""
     _, vectors = leading_eigenvectors(affinity, num_clusters, seed)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True).clip(np.finfo(vectors.dtype).tiny)
     return KMeans(num_clusters, n_init=RESTARTS, random_state=seed).fit_predict(vectors)
@@ -25,9 +25,9 @@ def spectral_clusters(affinity: csr_matrix, num_clusters: int, seed: int) -> np.
 def leading_eigenvectors(
     affinity: csr_matrix, number: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The largest eigenvalues and eigenvectors of the normalised affinity.
+    """The largest eigenvalues and eigenvectors of the normalized affinity.
 
-    scikit-learn's ``SpectralClustering`` finds the same ones by factorising the matrix, so it is
+    scikit-learn's ``SpectralClustering`` finds the same ones by factorizing the matrix, so it is
     not used here.
     """
     degree = affinity.sum(1).A1

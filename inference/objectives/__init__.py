@@ -1,4 +1,4 @@
-"""Objectives: the loss that is minimised, in nats per datum, and its terms."""
+"""Objectives: the loss that is minimized, in nats per datum, and its terms."""
 
 from inference.objectives.conditioned import Conditioned_ELBO
 from inference.objectives.enumerated import GuideEnum_ELBO

@@ -43,7 +43,7 @@ class Direct_ELBO(ELBO):
 
     @abstractmethod
     def estimate(self, model_trace: Trace, guide_trace: Trace) -> Tensor:
-        """The objective to *maximise*, summed over the batch: a scalar, in nats."""
+        """The objective to *maximize*, summed over the batch: a scalar, in nats."""
 
     def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
         traces = self._get_traces if is_validation_enabled() else self._unchecked_traces

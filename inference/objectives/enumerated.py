@@ -28,12 +28,12 @@ class GuideEnum_ELBO(Direct_ELBO, TraceEnum_ELBO):
     summed over the sites s; each expectation is a product with the enumerated probabilities that
     its term depends on. Pyro's own objective also covers sampled discrete sites by a surrogate
     (Dice) that reads tensors back to the host in every step; here every continuous site is
-    reparameterised, so no correction is needed.
+    reparameterized, so no correction is needed.
 
     :param max_plate_nesting: plates around the most deeply nested site: a guide's
         ``max_plate_nesting``.
     :param num_particles: independent draws of the whole objective, computed one after the other.
-    :raises NotImplementedError: if the guide samples a site without a reparameterised draw, or the
+    :raises NotImplementedError: if the guide samples a site without a reparameterized draw, or the
         model enumerates sites itself: use Pyro's objective then.
 
     Example:
@@ -105,7 +105,7 @@ def enumerated_probs(model_trace: Trace, guide_trace: Trace) -> dict[int, Tensor
             probs[site["infer"]["_enumerate_dim"]] = site["unscaled_log_prob"].exp()
         elif not site["fn"].has_rsample:
             raise NotImplementedError(
-                f"guide site {name!r} is neither enumerated nor reparameterised"
+                f"guide site {name!r} is neither enumerated nor reparameterized"
             )
     for name, site in site_densities(model_trace):
         if not site["is_observed"] and name not in guide_trace.nodes:

@@ -164,7 +164,7 @@ class Loss(nn.Module):
         return self.guide.model
 
     def forward(self, x: Tensor, size: float | None = None, **given: Tensor) -> Tensor:
-        """Objective for a batch ``[B, *x_shape]``: a scalar in nats per datum, to minimise.
+        """Objective for a batch ``[B, *x_shape]``: a scalar in nats per datum, to minimize.
 
         :param size: how many data the batch stands for; by default B. If given, it is passed on to
             model and guide.

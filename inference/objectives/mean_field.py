@@ -25,7 +25,7 @@ class MeanField_ELBO(Direct_ELBO):
     log-densities if there is none (a Normal and a mixture). Relaxed clusters need this objective:
     it never evaluates the density of their draws.
 
-    :raises NotImplementedError: if a site has no reparameterised draw.
+    :raises NotImplementedError: if a site has no reparameterized draw.
 
     Example:
         >>> import torch
@@ -85,7 +85,7 @@ def _kl(name: str, guide_site: dict, model_site: dict) -> Tensor:
     """KL of one site, or an unbiased draw of it: batch ``[...]``, weighted like the site."""
     q, p = guide_site["fn"], model_site["fn"]
     if not (q.has_rsample or "_enumerate_dim" in guide_site["infer"]):
-        raise NotImplementedError(f"guide site {name!r} has no reparameterised draw")
+        raise NotImplementedError(f"guide site {name!r} has no reparameterized draw")
     try:
         return scale_and_mask(kl_divergence(q, p), guide_site["scale"], guide_site["mask"])
     except NotImplementedError:

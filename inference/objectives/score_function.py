@@ -58,7 +58,7 @@ class ScoreFunction_ELBO(Direct_ELBO):
 
 
 def _score(site: dict[str, Any], cost: Tensor) -> Tensor:
-    """A term to minimise, whose gradient is the score function's, plus the baseline's loss."""
+    """A term to minimize, whose gradient is the score function's, plus the baseline's loss."""
     log_q, infer = site["unscaled_log_prob"], site["infer"]
     if "cost_baseline" not in infer:
         return (log_q * cost).sum()

@@ -43,7 +43,7 @@ class CUDAGraphStep(SingleRunStep):
         self.replay: Callable[[], None] | None = None
 
     def ordered(self) -> Iterator[Observed]:
-        self.look_again = True  # the first steps make the optimiser's moments
+        self.look_again = True  # the first steps make the optimizer's moments
         return super().ordered()
 
     def record_anew(self) -> None:
@@ -65,7 +65,7 @@ class CUDAGraphStep(SingleRunStep):
         return self.kept.clone()
 
     def fixed(self) -> Any:
-        """Also addresses, and the optimiser's options; its moments exist after a step."""
+        """Also addresses, and the optimizer's options; its moments exist after a step."""
         optimizer = self.run.optimizer
         buffers = [
             b

@@ -319,7 +319,7 @@ def _nan_to_num(
     return jnp.nan_to_num(x, nan=nan or 0.0, posinf=posinf, neginf=neginf)
 
 
-# The optimiser.
+# The optimizer.
 
 
 def _adam(

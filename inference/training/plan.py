@@ -43,7 +43,7 @@ class FitPlan:
     :ivar recording: which steps are computed by recorded programs.
     :raises ValueError: if a number is not positive, ``checkpoints`` has the wrong type, the
         schedule does not fit, parameters are neither float32 nor float64, or one that learns is
-        not in the optimiser.
+        not in the optimizer.
     """
 
     runs: Sequence[Run]

@@ -65,7 +65,7 @@ def with_gradient(
 def laid_out(
     gradients: Sequence[Tensor | None], parameters: Sequence[Tensor]
 ) -> list[Tensor | None]:
-    """Gradients in their parameters' memory layouts, which fused optimisers rely on."""
+    """Gradients in their parameters' memory layouts, which fused optimizers rely on."""
     return [
         g if g is None or g.stride() == p.stride() else torch.empty_like(p).copy_(g)
         for g, p in zip(gradients, parameters, strict=True)

@@ -124,7 +124,7 @@ class Steps(ABC):
 
     @abstractmethod
     def __call__(self, batch: Observed, step: Tensor) -> Tensor:
-        """Take one optimiser step; return the earlier objectives, ``[S]``, 0 for a faulty step."""
+        """Take one optimizer step; return the earlier objectives, ``[S]``, 0 for a faulty step."""
 
     def parts(self) -> list[Parts]:
         """What the steps of each run depend on."""

@@ -40,13 +40,13 @@ def fit_together(
     The result has the same distribution as :meth:`SVIRunner.fit <inference.SVIRunner.fit>` of each
     of ``runners``, with other draws: parameters are stacked and the objective is mapped over them
     (``torch.vmap``), so that each of its operations is called once for all runs. Each run has its
-    own networks, shuffling, draws, optimiser, history and callbacks, and can be saved, loaded or
+    own networks, shuffling, draws, optimizer, history and callbacks, and can be saved, loaded or
     trained further alone. All random numbers except the shuffling come from the first runner's
     streams. Training ends before its last epoch if callbacks of all runs ask for it.
 
     :param runners: built alike except for parameters and seed: same model, guide, objective,
         schedule, precision, device, ``compile`` (not ``"xla"`` or ``"cuda graph"``), and number of
-        steps taken. Each has its own optimiser and learning rate.
+        steps taken. Each has its own optimizer and learning rate.
     :param x: data ``[N, *x_shape]`` for all runs, like the models' other inputs (``given``).
     :param callbacks: a function that returns a runner's callbacks, like those of
         :meth:`SVIRunner.fit <inference.SVIRunner.fit>`.

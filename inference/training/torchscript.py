@@ -32,7 +32,7 @@ def torchscript(program: GraphModule) -> Callable[..., list[Tensor]]:
 def source(program: GraphModule) -> str:
     """The program as a function of its constants and its tensors.
 
-    TorchScript drops an operation that changes the tensors of a list, such as an optimiser's, if
+    TorchScript drops an operation that changes the tensors of a list, such as an optimizer's, if
     that list is not used afterwards: so an element of each such list is returned as well.
     """
     kinds: dict[str, list[Node]] = {kind: [] for kind in ("get_attr", "placeholder", "output")}

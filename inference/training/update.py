@@ -1,4 +1,4 @@
-"""The end of a step: the guard's look at the gradient, and the optimiser's update."""
+"""The end of a step: the guard's look at the gradient, and the optimizer's update."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ PLAIN = {
 class Update:
     """Takes one run's updates from its parameters' gradients, unless its guard skips them.
 
-    Those by this library's own optimiser, fused Adam, are one recorded program, if ``programs`` are
-    given; others go through the optimiser's ``step``.
+    Those by this library's own optimizer, fused Adam, are one recorded program, if ``programs`` are
+    given; others go through the optimizer's ``step``.
 
     :param tracker: of the run's steps that are not finite.
     :param programs: where recorded updates are kept; ``None`` to record none.
@@ -50,7 +50,7 @@ class Update:
         self.prepare()
 
     def prepare(self) -> None:
-        """Look again at what callbacks may have changed: the optimiser, its options and state."""
+        """Look again at what callbacks may have changed: the optimizer, its options and state."""
         self.options = _options(self.run.optimizer) if self.programs is not None else None
         self.rate, self.rate_tensor = -1.0, torch.zeros((), dtype=torch.float64)
         self.state: dict[Hashable, list[Tensor]] = {}
@@ -100,16 +100,16 @@ class Update:
         return torch.where(fault, 0.0, loss), skipping
 
     def _step(self, skipping: Tensor) -> None:
-        """Take the optimiser's step, unless it is skipped."""
+        """Take the optimizer's step, unless it is skipped."""
         optimizer = self.run.optimizer
         if optimizer.defaults.get("fused"):
             optimizer.found_inf = skipping.to(torch.float32)  # type: ignore[attr-defined]
             optimizer.step()
-        elif not bool(skipping):  # a user's own optimiser, which cannot skip on the device
+        elif not bool(skipping):  # a user's own optimizer, which cannot skip on the device
             optimizer.step()
 
     def detach(self) -> None:
-        """Restore the optimiser to its original state."""
+        """Restore the optimizer to its original state."""
         if hasattr(self.run.optimizer, "found_inf"):
             del self.run.optimizer.found_inf
 
@@ -170,7 +170,7 @@ class Update:
 
         :param vectors: how many tensors hold the gradients, and as many the parameters and either
             moments, if several share one; their norms are then given before them, and all have
-            learnt for as many steps.
+            learned for as many steps.
         """
         assert self.options is not None
         options: dict[str, Any] = dict(self.options)

@@ -30,7 +30,7 @@ STEPS, NUMBERS = 64, 2**22
 class XLAStep(SingleRunStep):
     """One run, many of whose steps are taken by one call of a compiled program.
 
-    The others are taken as they are without it: the first step of a run, before which the optimiser
+    The others are taken as they are without it: the first step of a run, before which the optimizer
     has no moments; and, replayed, those of a smaller last batch, or all if XLA cannot have them.
 
     :ivar refused: why XLA cannot have the steps, if it cannot.
@@ -82,7 +82,7 @@ class XLAStep(SingleRunStep):
         if self.run.device.type != "cpu":
             return f"its device is {self.run.device}"
         if self.updates[0].options is None:
-            return "its optimiser is not fused Adam"
+            return "its optimizer is not fused Adam"
         return None
 
     def _refuse(self, why: str) -> None:
@@ -163,7 +163,7 @@ def _as_vectors(state: Sequence[Tensor], layout: Layout) -> Vectors:
     if len({each.dtype for each in parameters}) > 1:
         raise ValueError("parameters of several types")
     if len(set(state[layout.counts].tolist())) > 1:
-        raise ValueError("parameters that have learnt for different numbers of steps")
+        raise ValueError("parameters that have learned for different numbers of steps")
     return Vectors([each.shape for each in parameters])
 
 

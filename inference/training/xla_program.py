@@ -1,5 +1,5 @@
 """Training steps as one program of XLA: a loop over batches, of the objective, its gradient, the
-guard's look and the optimiser's update.
+guard's look and the optimizer's update.
 
 The objective and the update are recorded, as for replaying, and given to JAX operation by
 operation; JAX takes the gradient. Random numbers are PyTorch's: they are drawn before the call, in
@@ -53,10 +53,10 @@ class Layout:
     """Where the tensors of a step's state are.
 
     The state is: parameters, those that learn first, and buffers; the guard's state; the counts of
-    the optimiser's steps; its first and second moments; the rate; the total of the objectives; and
+    the optimizer's steps; its first and second moments; the rate; the total of the objectives; and
     the number of the step.
 
-    :ivar has: which of the parameters that the optimiser was made for have a gradient.
+    :ivar has: which of the parameters that the optimizer was made for have a gradient.
     :ivar learners: number of the parameters that learn.
     :ivar learning: places of those that have a gradient.
     :ivar held: number of parameters and buffers.

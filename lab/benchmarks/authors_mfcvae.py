@@ -3,11 +3,11 @@
     OMP_NUM_THREADS=1 python -m lab.benchmarks.authors_mfcvae CHECKOUT --data-root DATA --seed 0 \\
         --out runs/authors-0
 
-CHECKOUT is their repository, github.com/FabianFalck/mfcvae (MIT licence; 9f1eca4 was run). Model,
+CHECKOUT is their repository, github.com/FabianFalck/mfcvae (MIT license; 9f1eca4 was run). Model,
 loss, schedule and start are theirs, with the values of their `configs/mnist.yml`. This program has
 their training loop (in the first epoch no step is taken), without its logging and pictures, and
 scores clusters and probes as `lab.protocols.mfcvae` does. Distributions' arguments are not checked,
-as a Bernoulli of grey values needs it with today's torch. A run that was stopped goes on.
+as a Bernoulli of gray values needs it with today's torch. A run that was stopped goes on.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def accuracies(model: Any, data: Dataset, test: Tensor, epoch: int) -> dict[str,
 
 
 def probes(model: Any, data: Dataset, x: Tensor, test: Tensor, epoch: int, seed: int) -> Any:
-    """How well a classifier reads the digit from draws and means of each facet, and of both."""
+    """How well a classifier predicts the digit from samples and means of the facets."""
     scores: dict[str, dict[str, float]] = {}
     known = data.train_labels["digit"], data.test_labels["digit"]
     each = zip(encoded(model, x, epoch), encoded(model, test, epoch), strict=True)

@@ -21,7 +21,7 @@ from lab.benchmarks.rivals import clustpy
 from lab.protocols.datasets import load
 
 
-def grey(images: np.ndarray) -> np.ndarray:
+def gray(images: np.ndarray) -> np.ndarray:
     """8-bit images as ``[N, D]`` in [0, 1]."""
     return images.reshape(len(images), -1).astype(np.float32) / 255
 
@@ -47,9 +47,9 @@ def main(arguments: list[str] | None = None) -> None:
         device="cpu",
         random_state=args.seed,
     )
-    found.fit(grey(data.train))
+    found.fit(gray(data.train))
     print(f"seconds: {time.perf_counter() - started:.0f}")
-    clusters = found.predict(grey(data.test))
+    clusters = found.predict(gray(data.test))
     label = data.test_labels["digit"]
     for method in ("hungarian", "majority"):
         print(f"accuracy, {method}: {cluster_accuracy(label, clusters, method):.4f}")

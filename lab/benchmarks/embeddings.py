@@ -1,20 +1,20 @@
-r"""Two labellings in embeddings: rows of length one, as encoders of texts and images give them.
+r"""Two labelings in embeddings: rows of length one, as encoders of texts and images give them.
 
     OMP_NUM_THREADS=1 python -m lab.benchmarks.embeddings --seeds 100 110 \
         --out runs/embeddings.jsonl
     OMP_NUM_THREADS=1 python -m lab.benchmarks.embeddings --levels docstrings --seeds 100 103 \
         --out runs/docstrings.jsonl
 
-Simulated ones (`lab.protocols.embeddings`) have 1,000 to 4,000 rows and two labellings of three to
+Simulated ones (`lab.protocols.embeddings`) have 1,000 to 4,000 rows and two labelings of three to
 eight clusters; "docstrings" are of real texts: docstrings of classes and functions of three
-packages, as latent semantic analysis embeds them (tf-idf, truncated SVD), with two labellings,
+packages, as latent semantic analysis embeds them (tf-idf, truncated SVD), with two labelings,
 the package and whether it is a class.
 
 "ours" is MultiFacetClustering, given nothing; "ours, as a table" the same for rows of length two,
-which are no embeddings: columns standardised one by one. The others are told the number of clusters
-of each labelling in turn: scikit-learn's KMeans and GaussianMixture (in 50 principal components),
-spherical k-means, and clusters of neighbours (`inference.neighbor_clusters`; between rows of length
-one the Euclidean order is that of cosines). A labelling's score is its normalised mutual
+which are no embeddings: columns standardized one by one. The others are told the number of clusters
+of each labeling in turn: scikit-learn's KMeans and GaussianMixture (in 50 principal components),
+spherical k-means, and clusters of neighbors (`inference.neighbor_clusters`; between rows of length
+one the Euclidean order is that of cosines). A labeling's score is its normalized mutual
 information with the facet that it shares most with.
 
 One line of JSON for each level, seed and method; those that the file has are left out.
@@ -46,7 +46,7 @@ from lab.summarize import print_table
 
 __all__ = ["LEVELS", "METHODS", "docstrings", "measure"]
 
-# Fewest and most rows that are drawn, and clusters of a labelling.
+# Fewest and most rows that are drawn, and clusters of a labeling.
 ROWS, CLUSTERS = (1000, 4000), (3, 8)
 # How often a method is started that finds local optima, and steps of spherical k-means.
 STARTS, STEPS = 10, 100
@@ -180,13 +180,13 @@ METHODS: dict[str, Callable[[np.ndarray, Sequence[int], int], np.ndarray]] = {
     "KMeans of 50 components": _told(_kmeans_of_components),
     "spherical k-means": _told(_spherical),
     "GaussianMixture of 50 components": _told(_mixture),
-    "clusters of neighbours": _told(_neighbors),
+    "clusters of neighbors": _told(_neighbors),
     "ours, as a table": _as_table,
 }
 
 
 def measure(level: str, seed: int, method: str, rows: int | None = None) -> dict[str, Any]:
-    """Scores of one method with both labellings, and its seconds."""
+    """Scores of one method with both labelings, and its seconds."""
     drawn = LEVELS[level](seed, rows)
     numbers = [len(np.unique(label)) for label in drawn.labels]
     started, busy = time.perf_counter(), time.process_time()

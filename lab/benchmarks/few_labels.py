@@ -43,7 +43,7 @@ def trained(
     label = data.train_labels["digit"]
     rows, given = np.arange(len(label)), label
     if settings.labels:
-        rows, given, _ = nvae.some_labels(label, settings.labels, settings.labelled_share, seed)
+        rows, given, _ = nvae.some_labels(label, settings.labels, settings.labeled_share, seed)
 
     def make() -> dict[str, Any]:
         pyro.set_rng_seed(seed)
@@ -78,7 +78,7 @@ def chosen_weight(
     """The weight with the lowest error on a fifth of the labels, and every weight's."""
     label = data.train_labels["digit"]
     learned = 4 * settings.labels // 5
-    held = nvae.some_labels(label, settings.labels, settings.labelled_share, seed)[2][learned:]
+    held = nvae.some_labels(label, settings.labels, settings.labeled_share, seed)[2][learned:]
     errors = {}
     for weight in sorted(weights):
         part = replace(settings, labels=learned, label_weight=weight)
@@ -108,7 +108,7 @@ def measure(
         found[f"error_{name}"] = error(guide, x, label)
         found[f"elbo_{name}"] = elbo(guide.model, guide, x, num_draws=DRAWS)[0]
     known = nvae.some_labels(
-        data.train_labels["digit"], settings.labels, settings.labelled_share, seed
+        data.train_labels["digit"], settings.labels, settings.labeled_share, seed
     )[2]
     alone = nvae.classifier_alone(
         data.train[known], data.train_labels["digit"][known], settings, seed

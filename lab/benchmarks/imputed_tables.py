@@ -5,7 +5,7 @@
 10, 30 and 50 % of the entries are removed completely at random from every column of the tables that
 `mixed_tables` draws. MultiFacetClustering, given nothing, beside each
 column's mean or most frequent category, scikit-learn's IterativeImputer (Bayesian ridge regression)
-and KNNImputer (five neighbours). These see standardised numbers, log(1 + x) of counts and a column
+and KNNImputer (five neighbors). These see standardized numbers, log(1 + x) of counts and a column
 of zeros and ones for each category (IterativeImputer: each but the last), of which the largest is
 taken. "known" is the mean given the
 observed entries under the distributions that the table was drawn from: no method can expect less.
@@ -165,7 +165,7 @@ def coded_drawn(drawn: MixedTable) -> Coded:
 def _by_scikit_learn(
     imputer: Any, left_out: int, holed: Any, coded: Coded
 ) -> dict[str, np.ndarray]:
-    """Of standardised columns."""
+    """Of standardized columns."""
     coded = replace(coded, left_out=left_out)
     x = coded.encode(holed)
     loc, unit = np.nanmean(x, 0), np.nanstd(x, 0)
@@ -209,7 +209,7 @@ def measure(rows: int, seed: int, share: float) -> dict[str, dict[str, float]]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
-    parser.add_argument("--rows", type=int, default=1000, help="of drawn tables")
+    parser.add_argument("--rows", type=int, default=1000, help="of simulated tables")
     parser.add_argument(
         "--seeds", nargs=2, type=int, default=[10, 20], help="the first, and one after the last"
     )

@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=1 python -m lab.benchmarks.kmeans_images --data-root DATA --out runs/kmeans
 
-Centres are found in the training images. Test images get the nearest one, and a cluster's label is
+Centers are found in the training images. Test images get the nearest one, and a cluster's label is
 the most common one of its test images, as in the facets' accuracies.
 """
 

@@ -2,9 +2,9 @@
 
     OMP_NUM_THREADS=1 python -m lab.benchmarks.million_rows --seeds 0 3 --out runs/million.jsonl
 
-A table with two labellings, of 3 and 5 clusters (`lab.protocols.sources.labellings`), is drawn and
+A table with two labelings, of 3 and 5 clusters (`lab.protocols.sources.labelings`), is drawn and
 written as float32. MultiFacetClustering is given nothing; scikit-learn's MiniBatchKMeans is told
-the number of clusters of one labelling after the other. Each fit has a process of its own, which
+the number of clusters of one labeling after the other. Each fit has a process of its own, which
 reads the table first. "copies" is the process's peak of resident memory, less that of a process
 that only imports the same and less the table itself, as a share of the table. A process that reads
 the table alone is shown beside, and one that fits 25,000 of its rows, which "copies that grow" are
@@ -31,13 +31,13 @@ from sklearn.cluster import MiniBatchKMeans
 from sklearn.metrics import normalized_mutual_info_score
 
 from facetvae.estimators import MultiFacetClustering
-from lab.protocols.sources import labellings
+from lab.protocols.sources import labelings
 from lab.run_lines import run_all
 from lab.summarize import print_tables
 
 __all__ = ["measure"]
 
-# Not four: the sides of a square are two labellings.
+# Not four: the sides of a square are two labelings.
 CLUSTERS = (3, 5)
 # Rows of the table whose fit tells what does not depend on their number.
 FEW = 25_000
@@ -58,7 +58,7 @@ class Timed(MultiFacetClustering):
 
 
 def draw(folder: Path, rows: int, columns: int, seed: int) -> dict[str, float]:
-    drawn = labellings(rows, CLUSTERS, width=columns, seed=seed)
+    drawn = labelings(rows, CLUSTERS, width=columns, seed=seed)
     np.save(folder / "x.npy", drawn.x.astype(np.float32))
     np.save(folder / "labels.npy", np.stack(drawn.labels, 1))
     return {}
@@ -117,7 +117,7 @@ def _seconds(work: Callable[[], Any]) -> float:
 
 
 def _scores(folder: Path, found: np.ndarray) -> dict[str, float]:
-    """Of each labelling with the column that shares most with it."""
+    """Of each labeling with the column that shares most with it."""
     return {
         f"NMI of {k} clusters": max(normalized_mutual_info_score(truth, each) for each in found.T)
         for k, truth in zip(CLUSTERS, np.load(folder / "labels.npy").T, strict=True)

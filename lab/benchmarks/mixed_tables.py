@@ -1,13 +1,13 @@
-"""Two labellings in tables of numbers, categories and counts, of which one shows in categories and
+"""Two labelings in tables of numbers, categories and counts, of which one shows in categories and
 counts alone.
 
     pip install 'facetvae[benchmarks]'
     OMP_NUM_THREADS=1 python -m lab.benchmarks.mixed_tables --seeds 10 20 --out runs/mixed.jsonl
 
 MultiFacetClustering, given nothing, beside scikit-learn's GaussianMixture and KMeans on
-standardised numbers, log1p of counts, one-hot categories and means in gaps, and k-prototypes
+standardized numbers, log1p of counts, one-hot categories and means in gaps, and k-prototypes
 (kmodes), which takes categories as they are. These are told the number of clusters of each
-labelling in turn; the best fit of ten starts counts. A labelling's score is its normalised mutual
+labeling in turn; the best fit of ten starts counts. A labeling's score is its normalized mutual
 information with the facet that it shares most with. "known" is that of the drawn table's own
 distributions: no method can expect more.
 
@@ -35,10 +35,10 @@ from lab.summarize import print_tables
 
 __all__ = ["DrawnKinds", "DrawnNumbers", "MixedTable", "measure", "mixed_table", "one_hot"]
 
-# Clusters of the labelling in numbers, and of that in categories and counts.
+# Clusters of the labeling in numbers, and of that in categories and counts.
 IN_NUMBERS, IN_KINDS = 4, 3
-# Distance of neighbouring means, in deviations; probability of a cluster's own category; ratio of
-# neighbouring rates; share of gaps.
+# Distance of neighboring means, in deviations; probability of a cluster's own category; ratio of
+# neighboring rates; share of gaps.
 APART, OWN, RATIO, GAPS = 5.0, 0.8, 2.5, 0.03
 GRADES = ("low", "middle", "high")
 LEVELS = {
@@ -118,7 +118,7 @@ class MixedTable:
 
 
 def mixed_table(rows: int = 1000, seed: int = 0, gaps: float = GAPS) -> MixedTable:
-    """Draw a table with two independent labellings: one in four numbers, mixed linearly and in
+    """Draw a table with two independent labelings: one in four numbers, mixed linearly and in
     units of their own, one in categories and counts.
     """
     rng = np.random.default_rng(seed)
@@ -139,7 +139,7 @@ def _numbers(
     rng: np.random.Generator, label: np.ndarray
 ) -> tuple[DrawnNumbers, np.ndarray, np.ndarray]:
     """Four columns, and the log-densities of each row in the clusters."""
-    # Not on a grid, whose directions would be labellings of their own.
+    # Not on a grid, whose directions would be labelings of their own.
     means = APART * np.array([[0, 0], [1, 0], [-0.5, 0.87], [-0.5, -0.87]])
     noise = rng.normal(size=(len(label), 4))
     loc, unit = np.array([40, 3e4, 0.5, -7]), np.array([5, 8e3, 0.02, 300])
@@ -183,9 +183,9 @@ def _leave_out(rng: np.random.Generator, columns: dict[str, np.ndarray], share: 
 
 
 def measure(rows: int, seed: int) -> dict[str, dict[str, float]]:
-    """Scores of each method with each labelling, and seconds."""
+    """Scores of each method with each labeling, and seconds."""
     drawn = mixed_table(rows, seed)
-    found = {"known": lambda: _by_labelling(drawn.known)}
+    found = {"known": lambda: _by_labeling(drawn.known)}
     frame = drawn.frame()
     found["ours"] = lambda: MultiFacetClustering(random_state=seed).fit(frame).labels_
     for kind in (GaussianMixture, KMeans):
@@ -197,7 +197,7 @@ def measure(rows: int, seed: int) -> dict[str, dict[str, float]]:
 def scores_of(
     fits: Mapping[str, Callable[[], np.ndarray]], labels: Mapping[str, np.ndarray]
 ) -> dict[str, dict[str, float]]:
-    """Of each method, for each labelling ``[N]`` the normalised mutual information with the column
+    """Of each method, for each labeling ``[N]`` the normalized mutual information with the column
     of what it finds ``[N, J]`` that shares most with it; its number of columns, and its seconds.
     """
     scores = {}
@@ -228,7 +228,7 @@ def one_hot(frame: Any) -> np.ndarray:
     return np.stack(columns, 1)
 
 
-def _by_labelling(labels: Mapping[str, np.ndarray]) -> np.ndarray:
+def _by_labeling(labels: Mapping[str, np.ndarray]) -> np.ndarray:
     return np.stack(list(labels.values()), 1)
 
 

@@ -109,7 +109,7 @@ class FitSteps:
         synchronize(self.runner.device)
 
     def settle(self) -> None:
-        """Take the steps after which none is recorded anew: XLA's program waits for the optimiser's
+        """Take the steps after which none is recorded anew: XLA's program waits for the optimizer's
         moments, which the first step makes; a CUDA graph begins a pass with them, and takes a few
         steps without.
 

@@ -1,13 +1,13 @@
-"""Whether MFCVAE's clusters stay where they are on MNIST, with a prior over neighbours and without.
+"""Whether MFCVAE's clusters stay where they are on MNIST, with a prior over neighbors and without.
 
     python -m lab.benchmarks.neighbor_prior --data-root DATA --seed 0 --out runs/held
     python -m lab.benchmarks.neighbor_prior --data-root DATA --seed 0 --without --out runs/let_go
 
-The digit facet first learns the clusters of a graph of neighbours as known clusters, which is a
+The digit facet first learns the clusters of a graph of neighbors as known clusters, which is a
 bound on log p(x, clusters). Then they are the model's own: for --epochs epochs it is trained on the
-bound that the neighbours' prior gives, or on that of the mixture alone. Accuracy is measured by the
+bound that the neighbors' prior gives, or on that of the mixture alone. Accuracy is measured by the
 way (the largest class of each cluster), of test images by themselves and, at the end, with their
-neighbours among the training images; the clock stands meanwhile. No label takes part in anything
+neighbors among the training images; the clock stands meanwhile. No label takes part in anything
 else.
 """
 
@@ -78,7 +78,7 @@ class Watch:
 
 
 def with_neighbors(watch: Watch, graph: NeighborGraph, q: np.ndarray) -> float:
-    """The accuracy of test images, each given its neighbours among the training images."""
+    """The accuracy of test images, each given its neighbors among the training images."""
     images = watch.data.test.reshape(-1, *watch.data.image_shape)
     forms = [oriented_gradients(each) for each in (images, *image_variants(images))]
     counts = graph.counts_for(forms[0], q, forms[1:])
@@ -147,7 +147,7 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument("--epochs", type=int, default=60, help="afterwards")
     parser.add_argument("--every", type=int, default=5, help="epochs between measurements")
-    parser.add_argument("--without", action="store_true", help="the neighbours' prior")
+    parser.add_argument("--without", action="store_true", help="the neighbors' prior")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args(argv)
     if (args.out / "metrics.jsonl").exists():

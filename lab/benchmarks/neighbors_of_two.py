@@ -1,4 +1,4 @@
-"""What a prior over neighbours does where they share the clusters of one grouping and not of
+"""What a prior over neighbors does where they share the clusters of one grouping and not of
 another.
 
     python -m lab.benchmarks.neighbors_of_two --seeds 10 --out runs/of_two.json
@@ -7,16 +7,16 @@ Tables of 1,000 rows and six columns, with two independent groupings of three cl
 one in three columns, the weak one in the others. Each facet first learns the spectral clusters of
 its own columns; then both are trained on, in one of five ways:
 
-- alone: no neighbours;
+- alone: no neighbors;
 - own: each facet has the graph of its own columns;
 - all: both facets have the graph of all columns;
-- other: both facets have the graph of the strong grouping's columns, in which neighbours say
+- other: both facets have the graph of the strong grouping's columns, in which neighbors say
   nothing about the weak grouping;
 - forced: the same at a strength of 3 in both facets, where the others find theirs by
   pseudo-likelihood.
 
 The accuracy is that of each grouping's own facet, of rows by themselves and of the posterior with
-their neighbours; the strength is what the model says about it.
+their neighbors; the strength is what the model says about it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from inference.metrics import cluster_accuracy
 from ppl_models import MFCVAE, GaussianMixture, NeighborMixture, Normal, SharedMLP
 
 ROWS, CLUSTERS, COLUMNS = 1000, 3, 3
-# Distances of the clusters' centres, in deviations of a column within them.
+# Distances of the clusters' centers, in deviations of a column within them.
 DISTANCE = {"strong": 6.0, "weak": 3.0}
 FORCED = 3.0
 FIRST_EPOCHS, EPOCHS, BATCH, RATE = 60, 60, 100, 3e-3
@@ -47,9 +47,9 @@ def table(seed: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     rng = np.random.default_rng(seed)
     columns, clusters = {}, {}
     for name, distance in DISTANCE.items():
-        centres = np.linalg.qr(rng.normal(size=(COLUMNS, CLUSTERS)))[0].T * distance / 2**0.5
+        centers = np.linalg.qr(rng.normal(size=(COLUMNS, CLUSTERS)))[0].T * distance / 2**0.5
         clusters[name] = rng.integers(CLUSTERS, size=ROWS)
-        columns[name] = centres[clusters[name]] + rng.normal(size=(ROWS, COLUMNS))
+        columns[name] = centers[clusters[name]] + rng.normal(size=(ROWS, COLUMNS))
     return columns, clusters
 
 

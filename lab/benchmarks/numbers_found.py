@@ -3,13 +3,13 @@
     python -m lab.benchmarks.numbers_found --seeds 5000 5200
     python -m lab.benchmarks.numbers_found --seeds 5000 5100 --shape --none
 
-Tables are simulated by `lab.protocols.sources.labellings`: 300 to 5,000 rows, 6 to 400 columns, one
-to three labellings of two to six clusters in one to three coordinates, whose neighbours are 4 or 6
+Tables are simulated by `lab.protocols.sources.labelings`: 300 to 5,000 rows, 6 to 400 columns, one
+to three labelings of two to six clusters in one to three coordinates, whose neighbors are 4 or 6
 deviations apart, with equal scales or scales of 1 and 3. Four clusters on a circle are left out:
-the sides of a square are two labellings. `--shape curved` mixes by a network with leaky ReLU,
+the sides of a square are two labelings. `--shape curved` mixes by a network with leaky ReLU,
 `--shape heavy` draws clusters from Student's t with 4 degrees of freedom. Tables without clusters
 are normal, uniform or heavy-tailed, the columns drawn apart or mixed. Labels choose nothing; told K
-means the labelling's own number for the same facet. Seeds below 4000 were seen when thresholds
+means the labeling's own number for the same facet. Seeds below 4000 were seen when thresholds
 were chosen.
 """
 
@@ -28,7 +28,7 @@ from sklearn.mixture import GaussianMixture
 
 from facetvae.estimators.facets import number_of_facets
 from facetvae.table_rules.counting import FacetCount
-from lab.protocols.sources import Labellings, labellings
+from lab.protocols.sources import Labelings, labelings
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class Table:
     separation: float
     scales: list[float]
 
-    def draw(self, seed: int, num_layers: int = 1) -> Labellings:
-        return labellings(
+    def draw(self, seed: int, num_layers: int = 1) -> Labelings:
+        return labelings(
             self.rows,
             self.clusters,
             self.dims,
@@ -72,28 +72,28 @@ def table(seed: int) -> Table:
     return Table(rows, clusters, dims, width, separation, scales)
 
 
-def linear(seed: int) -> Labellings:
+def linear(seed: int) -> Labelings:
     return table(seed).draw(seed)
 
 
-def curved(seed: int) -> Labellings:
+def curved(seed: int) -> Labelings:
     return table(seed).draw(seed, num_layers=2)
 
 
-def heavy(seed: int) -> Labellings:
-    """The same centres and mixing, with Student's t around them."""
+def heavy(seed: int) -> Labelings:
+    """The same centers and mixing, with Student's t around them."""
     spec, rng = table(seed), np.random.default_rng([seed, 3])
     drawn, own = spec.draw(seed), []
-    for centres, label, scale in zip(drawn.centres, drawn.labels, spec.scales, strict=True):
-        shape = (spec.rows, centres.shape[1])
+    for centers, label, scale in zip(drawn.centers, drawn.labels, spec.scales, strict=True):
+        shape = (spec.rows, centers.shape[1])
         stretch = np.sqrt(rng.chisquare(4, (spec.rows, 1)) / 4)
-        own.append(scale * (centres[label] + rng.normal(size=shape) / stretch))
+        own.append(scale * (centers[label] + rng.normal(size=shape) / stretch))
     sources = np.concatenate([*own, np.zeros((spec.rows, spec.width - sum(spec.dims)))], 1)
     x = drawn.mixing(sources) + 0.3 * rng.normal(size=sources.shape)
     return replace(drawn, x=x, sources=sources)
 
 
-SHAPES: dict[str, Callable[[int], Labellings]] = {
+SHAPES: dict[str, Callable[[int], Labelings]] = {
     "linear": linear,
     "curved": curved,
     "heavy": heavy,
@@ -136,7 +136,7 @@ def without_clusters(kind: str, seed: int) -> np.ndarray:
     return NONE[kind](rng, _between(rng, 300, 5000), int(rng.integers(3, 30)))
 
 
-def standardised(x: np.ndarray) -> np.ndarray:
+def standardized(x: np.ndarray) -> np.ndarray:
     scale = x.std(0)
     return (x - x.mean(0)) / np.where(scale > 0, scale, 1)
 
@@ -159,9 +159,9 @@ def timed_count(x: np.ndarray) -> tuple[FacetCount, list[np.ndarray], float]:
 
 
 def measure(shape: str, seed: int) -> tuple[dict[str, float], list[dict[str, float]]]:
-    """Of one table, and of each of its labellings."""
+    """Of one table, and of each of its labelings."""
     drawn = SHAPES[shape](seed)
-    x = standardised(drawn.x)
+    x = standardized(drawn.x)
     found, latents, seconds = timed_count(x)
     own = [clusters(z, each.tree.modes) for z, each in zip(latents, found.facets, strict=True)]
     rows = []
@@ -198,7 +198,7 @@ def report_drawn(shape: str, seeds: range) -> None:
         one, each = measure(shape, seed)
         tables.append(one)
         facets += each
-    print(f"\n{shape}: {len(tables)} tables, {len(facets)} labellings", flush=True)
+    print(f"\n{shape}: {len(tables)} tables, {len(facets)} labelings", flush=True)
     for rows in (tables, facets):
         for name in dict.fromkeys(key for row in rows for key in row):
             values = [row[name] for row in rows if name in row]
@@ -211,7 +211,7 @@ def report_none(seeds: range) -> None:
     for kind in NONE:
         counts, seconds = [], []
         for seed in seeds:
-            found, _, took = timed_count(standardised(without_clusters(kind, seed)))
+            found, _, took = timed_count(standardized(without_clusters(kind, seed)))
             counts.append(found.number)
             seconds.append(took)
         wrong = np.mean(np.array(counts) > 0)
@@ -221,15 +221,15 @@ def report_none(seeds: range) -> None:
 
 
 def report_one(seeds: range) -> None:
-    """How often tables with one labelling are said to have more."""
+    """How often tables with one labeling are said to have more."""
     counts = []
     for seed in seeds:
         drawn = linear(seed)
         if len(drawn.labels) == 1:
-            counts.append(number_of_facets(standardised(drawn.x)).number)
+            counts.append(number_of_facets(standardized(drawn.x)).number)
     more, none = (np.mean(wrong) for wrong in (np.array(counts) > 1, np.array(counts) < 1))
     print(
-        f"one labelling: a second is claimed in {more:.3f} of {len(counts)}, none in {none:.3f}",
+        f"one labeling: a second is claimed in {more:.3f} of {len(counts)}, none in {none:.3f}",
         flush=True,
     )
 
@@ -241,7 +241,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs=2, default=(0, 20), metavar=("FIRST", "END"))
     parser.add_argument("--shape", nargs="*", choices=SHAPES, default=["linear"])
     parser.add_argument("--none", action="store_true", help="tables without clusters")
-    parser.add_argument("--one", action="store_true", help="tables with one labelling")
+    parser.add_argument("--one", action="store_true", help="tables with one labeling")
     args = parser.parse_args()
     seeds = range(*args.seeds)
     for shape in args.shape:

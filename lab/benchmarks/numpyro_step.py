@@ -4,7 +4,7 @@ The model is in its marginal form: the mixtures' densities sum the clusters out,
 objective of VaDEGuide in value and gradient. The guide is a Normal for each facet, whose mean and
 deviation the encoder gives. SVI.update is compiled by jax.jit together with the gathering of the
 batch; the state before a step is donated, so that its memory is used again, as it is within a
-compiled epoch. NumPyro's checks are off, as Pyro's are in a fit: they would reject grey pixels.
+compiled epoch. NumPyro's checks are off, as Pyro's are in a fit: they would reject gray pixels.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from guides import FacetGuide
 from inference import Loss, SVIRunner, elbo
-from tests.catalogue import OBJECTIVES, PAIRS, given
+from tests.catalog import OBJECTIVES, PAIRS, given
 
 N, LR, DRAWS = 48, 1e-3, 20
 
@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--pairs", nargs="+", help="some of the catalogue's builders")
+    parser.add_argument("--pairs", nargs="+", help="some of the catalog's builders")
     parser.add_argument("--out", type=Path, default=Path("runs/plain_svi"))
     args = parser.parse_args(arguments)
     rows = []

@@ -5,18 +5,18 @@ two that find one.
 
 NR-Kmeans (Mautz et al. 2018), AutoNR (Leiber et al. 2022), ENRC (Miklautz et al. 2020) and VaDE
 (Jiang et al. 2017) are ClustPy's; GaussianMixture and KMeans are scikit-learn's. What has "told" in
-its name is given the number of labellings and of each one's classes; "ours" and AutoNR are given
+its name is given the number of labelings and of each one's classes; "ours" and AutoNR are given
 nothing. VaDE, GaussianMixture and KMeans, which find one clustering, are always told; the last two
 get a fit for each number of classes, and the best of these counts. NR-Kmeans, GaussianMixture and
 KMeans have ten starts, and NR-Kmeans a noise space; all else is as the methods have it by default.
-ENRC is slow and has to be named. For drawn data "Bayes rule" is no method but what the best one
+ENRC is slow and has to be named. For simulated data "Bayes rule" is no method but what the best one
 could do: the likeliest clusters given all that the data were drawn with.
 
-Rivals see standardised columns where units differ (wine, breast cancer, iris) and others as they
-are, as in ClustPy's examples; MultiFacetClustering always sees the data as they are. A labelling's
-score is its normalised mutual information with the facet that it shares most with; two labellings
-may share a facet, and the scores with every facet are kept. Labels choose nothing else. Drawn data
-differ from seed to seed; none has four clusters on a circle, the sides of which are two labellings.
+Rivals see standardized columns where units differ (wine, breast cancer, iris) and others as they
+are, as in ClustPy's examples; MultiFacetClustering always sees the data as they are. A labeling's
+score is its normalized mutual information with the facet that it shares most with; two labelings
+may share a facet, and the scores with every facet are kept. Labels choose nothing else. Such data
+differ from seed to seed; none has four clusters on a circle, the sides of which are two labelings.
 "tables" are of 300 to 5,000 rows and 6 to 400 columns (`numbers_found`).
 
 In the folder of --out, fits.jsonl has a line for each fit, and rivals.json every seed's figures.
@@ -51,17 +51,17 @@ from sklearn.metrics import normalized_mutual_info_score
 from sklearn.mixture import GaussianMixture
 from sklearn.preprocessing import StandardScaler
 
-from facetvae.datasets import torchvision_datasets
 from facetvae.estimators import MultiFacetClustering
-from lab.benchmarks.numbers_found import linear, standardised, table, timed_count
-from lab.protocols.sources import Labellings, labellings
+from lab.benchmarks.numbers_found import linear, standardized, table, timed_count
+from lab.protocols.datasets import torchvision_datasets
+from lab.protocols.sources import Labelings, labelings
 from lab.run_lines import run_all, whole_lines
 from lab.summarize import print_table
 
 __all__ = ["DATA", "METHODS", "Data", "Method", "Source", "measure", "run"]
 
 STARTS = 10  # of the methods that only find local optima, and let one choose how many
-FOUND = 0.5  # normalised mutual information with a facet that has found a labelling
+FOUND = 0.5  # normalized mutual information with a facet that has found a labeling
 NAMES = {"sklearn": "scikit-learn"}  # of packages, where they are not those of imports
 
 
@@ -70,8 +70,8 @@ class Data:
     """A table and what its rows are known to be.
 
     :ivar x: ``[N, D]``.
-    :ivar labels: integers ``[N]`` of each labelling.
-    :ivar mixed_units: whether columns have units of their own, which rivals see standardised.
+    :ivar labels: integers ``[N]`` of each labeling.
+    :ivar mixed_units: whether columns have units of their own, which rivals see standardized.
     :ivar likeliest: clusters ``[N, J]`` by the Bayes rule, where data are drawn.
     """
 
@@ -82,7 +82,7 @@ class Data:
 
     @property
     def numbers(self) -> list[int]:
-        """Of classes, one of each labelling."""
+        """Of classes, one of each labeling."""
         return [len(np.unique(each)) for each in self.labels.values()]
 
     @property
@@ -126,20 +126,18 @@ def clustpy(module: str) -> ModuleType:
 
 
 def drawn(clusters: Sequence[int], width: int, first_seed: int, seed: int) -> Data:
-    found = labellings(
-        1000, clusters, dims=[2] * len(clusters), width=width, seed=first_seed + seed
-    )
+    found = labelings(1000, clusters, dims=[2] * len(clusters), width=width, seed=first_seed + seed)
     return with_bayes_rule(found, [f"of {k} clusters" for k in clusters])
 
 
 def of_any_size(first_seed: int, seed: int) -> Data:
-    """Tables with two or three labellings, of all sizes that `numbers_found` draws."""
+    """Tables with two or three labelings, of all sizes that `numbers_found` draws."""
     several = (each for each in count(first_seed) if len(table(each).clusters) > 1)
     found = linear(next(islice(several, seed, None)))
-    return with_bayes_rule(found, [f"labelling {j}" for j in range(len(found.labels))])
+    return with_bayes_rule(found, [f"labeling {j}" for j in range(len(found.labels))])
 
 
-def with_bayes_rule(found: Labellings, names: Sequence[str]) -> Data:
+def with_bayes_rule(found: Labelings, names: Sequence[str]) -> Data:
     labels = dict(zip(names, found.labels, strict=True))
     return Data(found.x, labels, likeliest=np.stack(found.likeliest(), 1))
 
@@ -149,7 +147,7 @@ def of_scikit_learn(load: Callable, scale: float, mixed_units: bool, seed: int) 
     return Data(found.data / scale, {"class": found.target}, mixed_units)
 
 
-def standardised_digits(seed: int) -> Data:
+def standardized_digits(seed: int) -> Data:
     found = load_digits()
     return Data(StandardScaler().fit_transform(found.data), {"class": found.target})
 
@@ -159,7 +157,7 @@ def of_clustpy(load: str, names: Sequence[str], seed: int) -> Data:
     return Data(found.data, dict(zip(names, found.target.T, strict=True)))
 
 
-# ClustPy has more data sets with several labellings. They are left alone, so that they can judge
+# ClustPy has more data sets with several labelings. They are left alone, so that they can judge
 # what is chosen in view of these.
 DATA = {
     "two drawn": Source(partial(drawn, (3, 5), 10, 1000)),
@@ -167,10 +165,10 @@ DATA = {
     "tables": Source(partial(of_any_size, 9000)),
     "fruit": Source(partial(of_clustpy, "load_fruit", ("first", "second")), "clustpy"),
     "nrLetters": Source(
-        partial(of_clustpy, "load_nrletters", ("letter", "colour", "corner")), "clustpy"
+        partial(of_clustpy, "load_nrletters", ("letter", "color", "corner")), "clustpy"
     ),
     "digits": Source(partial(of_scikit_learn, load_digits, 16.0, False)),
-    "standardised digits": Source(standardised_digits),
+    "standardized digits": Source(standardized_digits),
     "wine": Source(partial(of_scikit_learn, load_wine, 1.0, True)),
     "breast cancer": Source(partial(of_scikit_learn, load_breast_cancer, 1.0, True)),
     "iris": Source(partial(of_scikit_learn, load_iris, 1.0, True)),
@@ -184,7 +182,7 @@ def ours(data: Data, seed: int) -> np.ndarray:
 
 def start_alone(data: Data, seed: int) -> np.ndarray:
     """Clusters of the linear subspaces that our networks start from, without any network."""
-    found, latents, _ = timed_count(standardised(data.x))
+    found, latents, _ = timed_count(standardized(data.x))
     if not found.number:
         return np.zeros(len(data.x), int)
     parts = zip(found.facets, latents, found.numbers, strict=True)
@@ -198,7 +196,7 @@ def ours_told(data: Data, seed: int) -> np.ndarray:
 
 
 def nr_kmeans(data: Data, seed: int) -> np.ndarray:
-    # A space of a single cluster takes what belongs to no labelling.
+    # A space of a single cluster takes what belongs to no labeling.
     found = clustpy("alternative").NrKmeans([*data.numbers, 1], n_init=STARTS, random_state=seed)
     return found.fit(data.for_rivals).labels_
 
@@ -226,7 +224,7 @@ def one_clustering(kind: type, data: Data, seed: int) -> np.ndarray:
 
 
 def bayes_rule(data: Data, seed: int) -> np.ndarray:
-    assert data.likeliest is not None, "only drawn data have it"
+    assert data.likeliest is not None, "only simulated data have it"
     return data.likeliest
 
 
@@ -236,7 +234,7 @@ METHODS = {
     "start alone": Method(start_alone),
     "NR-Kmeans, told": Method(nr_kmeans, "clustpy"),
     "AutoNR": Method(auto_nr, "clustpy"),
-    # It refuses a single labelling.
+    # It refuses a single labeling.
     "ENRC, told": Method(enrc, "clustpy", only=(*DRAWN, "fruit", "nrLetters"), slow=True),
     "VaDE": Method(vade, "clustpy", only=("digits",)),
     "GaussianMixture": Method(partial(one_clustering, GaussianMixture)),
@@ -262,7 +260,7 @@ def at_most(seconds: float) -> Iterator[None]:
 
 
 def measure(method: Method, data: Data, seed: int, limit: float) -> dict[str, Any]:
-    """One fit: its seconds, each facet's number of clusters, and each labelling's normalised mutual
+    """One fit: its seconds, each facet's number of clusters, and each labeling's normalized mutual
     information with each facet; or how it failed.
 
     :param limit: in seconds, for the fit.
@@ -297,10 +295,10 @@ def figures(fit: Mapping[str, Any]) -> dict[str, float]:
     several = sum(k > 1 for k in fit["clusters"])
     return {
         **best,
-        "mean of the labellings": float(np.mean([*best.values()])),
+        "mean of the labelings": float(np.mean([*best.values()])),
         "facets of two clusters or more": several,
-        "as many facets as labellings": float(several == len(best)),
-        "labellings found": float(len(found)),
+        "as many facets as labelings": float(several == len(best)),
+        "labelings found": float(len(found)),
         "of these, clusters within one": float(sum(found)),
         "seconds": fit["seconds"],
     }
@@ -339,7 +337,7 @@ def show(heading: str, fits: Sequence[Mapping[str, Any]]) -> None:
 
 
 def common(rows: Sequence[dict[str, float]]) -> list[dict[str, float]]:
-    """Rows with the figures that all have: some tables have three labellings, others two."""
+    """Rows with the figures that all have: some tables have three labelings, others two."""
     return [{name: row[name] for name in row if all(name in r for r in rows)} for row in rows]
 
 
@@ -362,7 +360,7 @@ def ahead(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Iterator[str]
     """In how many data sets, of those that both fitted, "ours" scores at least as high as others,
     and how often within a hundredth; and the Bayes rule likewise, which bounds the first.
     """
-    score = "mean of the labellings"
+    score = "mean of the labelings"
     for data, methods in found.items():
         each = {
             name: dict(zip(m["seeds"], m.get(score, ()), strict=True))

@@ -2,8 +2,8 @@
 
     OMP_NUM_THREADS=1 python -m lab.benchmarks.rivals_paired ours "NR-Kmeans, told" --seeds 30
 
-Both are fitted to the same data. The difference of their scores (the mean over labellings of the
-normalised mutual information with the best facet) has the standard error that it has over rows
+Both are fitted to the same data. The difference of their scores (the mean over labelings of the
+normalized mutual information with the best facet) has the standard error that it has over rows
 drawn anew, the same ones for both (paired bootstrap). It tells what other rows from the same source
 would change, with the clusters as they are, not what another seed of a method would.
 """
@@ -25,13 +25,13 @@ SURE = 2.0  # standard errors
 
 
 def best_facets(facets: np.ndarray, labels: Sequence[np.ndarray]) -> np.ndarray:
-    """Of facets ``[N, J]`` that with the highest NMI with each labelling ``[N, len(labels)]``."""
+    """Of facets ``[N, J]`` that with the highest NMI with each labeling ``[N, len(labels)]``."""
     nmi = [[normalized_mutual_info_score(y, each) for each in facets.T] for y in labels]
     return facets[:, np.argmax(nmi, axis=1)]
 
 
 def scores(facets: Sequence[np.ndarray], labels: Sequence[np.ndarray], seed: int = 0) -> np.ndarray:
-    """Means over labellings of the NMI with the best of each method's facets, ``[1 + DRAWS, 2]``:
+    """Means over labelings of the NMI with the best of each method's facets, ``[1 + DRAWS, 2]``:
     of all rows, and of rows drawn anew.
 
     :param facets: of each of two methods ``[N, J]``.

@@ -1,16 +1,16 @@
-"""Rows of counts with two labellings, beside other methods.
+"""Rows of counts with two labelings, beside other methods.
 
     OMP_NUM_THREADS=1 python -m lab.benchmarks.sparse_counts --seeds 10 20 --out runs/counts.jsonl
 
-Two independent labellings, of four and of three clusters, each change the rates of columns of its
+Two independent labelings, of four and of three clusters, each change the rates of columns of its
 own among a thousand; totals vary by a log-normal. Drawn from the model ("multinomial": counts given
 their total), and from a misfit ("misfit": probabilities vary by a Dirichlet distribution, a fifth
 of the entries is lost, and three batches have rates of their own).
 
 MultiFacetClustering, given the sparse matrix, and for the misfit with the batches and without,
 beside scikit-learn's KMeans on log(1 + counts at a common total) and on 50 principal directions of
-it. These are told the number of clusters of each labelling in turn. A labelling's score is its
-normalised mutual information with the facet that shares most with it. "known" is that of the
+it. These are told the number of clusters of each labeling in turn. A labeling's score is its
+normalized mutual information with the facet that shares most with it. "known" is that of the
 multinomial probabilities that were drawn from.
 
 One line of JSON a drawn matrix; those that the file has are left out.
@@ -39,7 +39,7 @@ from ppl_models import DirichletMultinomial
 
 __all__ = ["DrawnCounts", "drawn_counts", "measure"]
 
-# Clusters of the two labellings; the share of the columns that each changes; the deviation of the
+# Clusters of the two labelings; the share of the columns that each changes; the deviation of the
 # changes of their log-rates, and that of the columns' own log-rates.
 CLUSTERS, SHARE, CHANGE, RATES = (4, 3), 0.3, 1.0, 1.0
 # Median of the totals, and the deviation of their logarithm.
@@ -68,7 +68,7 @@ class DrawnCounts:
 def drawn_counts(
     rows: int = 2000, columns: int = 1000, seed: int = 0, misfit: bool = False
 ) -> DrawnCounts:
-    """Draw rows of counts with two labellings."""
+    """Draw rows of counts with two labelings."""
     rng = np.random.default_rng(seed)
     labels = [rng.integers(k, size=rows) for k in CLUSTERS]
     batch = rng.integers(BATCHES, size=rows) if misfit else np.zeros(rows, int)
@@ -98,7 +98,7 @@ def _changes(rng: np.random.Generator, clusters: int, columns: int) -> np.ndarra
 
 
 def _known(x: csr_array, log_p: np.ndarray, batch: np.ndarray) -> dict[str, np.ndarray]:
-    """The most probable clusters of each labelling, the other one summed out."""
+    """The most probable clusters of each labeling, the other one summed out."""
     joint = np.stack([x @ each.reshape(-1, x.shape[1]).T for each in log_p])
     joint = joint[batch, np.arange(x.shape[0])].reshape(-1, *CLUSTERS)
     return {
@@ -108,7 +108,7 @@ def _known(x: csr_array, log_p: np.ndarray, batch: np.ndarray) -> dict[str, np.n
 
 
 def measure(rows: int, columns: int, kind: str, seed: int) -> dict[str, dict[str, float]]:
-    """Scores of each method with each labelling, and seconds."""
+    """Scores of each method with each labeling, and seconds."""
     drawn = drawn_counts(rows, columns, seed, misfit=kind == "misfit")
     return scores_of(_methods(drawn, seed), drawn.labels)
 

@@ -2,8 +2,8 @@
 
     python -m lab.benchmarks.time_to_accuracy --data-root DATA --seeds 3
 
-The clusters of the training images' nearest neighbours are taught to the digit facet while both
-facets are let in. The clock runs from the untrained model on, while neighbours are looked for and
+The clusters of the training images' nearest neighbors are taught to the digit facet while both
+facets are let in. The clock runs from the untrained model on, while neighbors are looked for and
 while training, and stands while accuracy is measured. Settings are to be chosen on the accuracy of
 training images, which is printed beside. Nothing else may run on the machine.
 """
@@ -26,7 +26,7 @@ from ppl_models import MFCVAE, GaussianMixture, MLPLadder
 
 GOAL = 0.92
 COMPONENTS, DIM = 25, 5
-LABEL_WEIGHT = 30.0  # of neighbours' clusters
+LABEL_WEIGHT = 30.0  # of neighbors' clusters
 ALONE, TOGETHER, FADE_STEPS = 1, 6, 1000  # epochs of the digit facet, and with the style facet
 RATE, BATCH = 2e-3, 256
 

@@ -213,7 +213,7 @@ def kl_of_blocks(kl: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
 
 
 def latent_scatter(z: ArrayLike, label: ArrayLike, rows: int = 3000, seed: int = 0) -> Figure:
-    """Posterior means of two latents, coloured by class (Fig. 3).
+    """Posterior means of two latents, colored by class (Fig. 3).
 
     :param z: ``[N, d]``; the two latents with the largest variance are drawn.
     :param label: classes ``[N]``.

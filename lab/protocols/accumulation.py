@@ -139,10 +139,10 @@ def evaluate(
         for name in read[0]:
             with seeded(seed + trial, torch.device("cpu")):
                 train_z, *tests = (q[name].sample().cpu().numpy() for q in read)
-            labelled = [(z, label[test]) for z in tests]
+            labeled = [(z, label[test]) for z in tests]
             for k, score in zip(
                 evidence,
-                classifier_scores(train_z, label[train], labelled, seed + trial),
+                classifier_scores(train_z, label[train], labeled, seed + trial),
                 strict=True,
             ):
                 found.setdefault(f"{name}, {k}", []).append(

@@ -2,7 +2,7 @@
 labels.
 
     python -m lab.protocols.choose                      # the bundled 8x8 digits
-    python -m lab.protocols.choose --dataset drawn      # two known labellings, in two subspaces
+    python -m lab.protocols.choose --dataset drawn      # two known labelings, in two subspaces
 
 Candidates have 1, 2 or 3 facets, and the same number of clusters in each facet. Everything else is
 the same for all, so that only the grouping is compared: one likelihood, one ladder of three levels,
@@ -49,7 +49,7 @@ from lab.protocols.common import (
     resolve,
     write_json,
 )
-from lab.protocols.sources import labellings
+from lab.protocols.sources import labelings
 from ppl_models import MFCVAE, DirichletWeights, GaussianMixture, MLPLadder, Normal
 
 
@@ -88,17 +88,17 @@ SMOKE = Settings(
     epochs=1,
     repeats=2,
 )
-# What the drawn labellings are: the second varies more than the first, so that the deepest facet
+# What the simulated labelings are: the second varies more than the first, so that the deepest facet
 # may find it alone.
 CLUSTERS, DIMS, SCALES = (3, 4), (2, 2), (1.0, 1.5)
 
 
 def drawn(train_rows: int = 1000, test_rows: int = 500) -> Dataset:
-    """Two labellings, of 3 and of 4 clusters in a plane each, turned at random in 10 dimensions, of
+    """Two labelings, of 3 and of 4 clusters in a plane each, turned at random in 10 dimensions, of
     unit deviation.
     """
     n = train_rows + test_rows
-    made = labellings(n, CLUSTERS, DIMS, scales=SCALES, noise=0.5)
+    made = labelings(n, CLUSTERS, DIMS, scales=SCALES, noise=0.5)
     x = (made.x / made.x[:train_rows].std()).astype(np.float32)
     known = {f"{K} clusters": label for K, label in zip(CLUSTERS, made.labels, strict=True)}
     train, test = slice(train_rows), slice(train_rows, None)

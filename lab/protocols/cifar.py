@@ -48,7 +48,7 @@ def read_cifar10(root: Path) -> tuple[Split, Split]:
         "  - --data-root FOLDER, or FACETVAE_DATA=FOLDER, where one of them is\n"
         "  - the binary version from https://www.cs.toronto.edu/~kriz/cifar.html, unpacked there, "
         "where there is a network\n"
-        "  - --dataset colour-mnist or colour-digits, which stand in for it"
+        "  - --dataset color-mnist or color-digits, which stand in for it"
     )
 
 

@@ -26,7 +26,7 @@ from inference.runner import Callback
 from inference.schedules import Schedule
 from lab.protocols.datasets import load
 from lab.protocols.scoring import (
-    Labelled,
+    Labeled,
     Scores,
     WatchClusters,
     count_clusters,
@@ -459,7 +459,7 @@ def train_first(
     return runner
 
 
-def hold_out(data: Dataset, rows: int) -> tuple[Dataset, Labelled | None]:
+def hold_out(data: Dataset, rows: int) -> tuple[Dataset, Labeled | None]:
     """The data without some training rows, and these: the same ones in every run; ``None`` for 0.
 
     :raises ValueError: if none would be left to train on.
@@ -485,7 +485,7 @@ def fit_and_report(
     evaluate_every: int,
     callbacks: Sequence[Callback] = (),
     temperature: float = 1.0,
-    held_out: Labelled | None = None,
+    held_out: Labeled | None = None,
     fit: Callable[..., SVIRunner] = SVIRunner.fit,
 ) -> Scores:
     """Train, then leave everything in ``out``: metrics by line, checkpoint, scores, figures.

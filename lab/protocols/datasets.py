@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
+import torch
 from sklearn.model_selection import train_test_split
 
 import facetvae.datasets
-from facetvae.datasets import Dataset, Labels, data_root, digits, mnist, torchvision_datasets
+from facetvae.datasets import Dataset, Labels, data_root, digits, mnist
 from lab.protocols import shapes
 from lab.protocols.cifar import read_cifar10
 from lab.protocols.image_files import grouped_images, read_faces
@@ -19,7 +21,7 @@ from ppl_models.given.checks import check_count, check_one_of, check_size
 __all__ = [
     "DATASETS",
     "cifar10",
-    "coloured",
+    "colored",
     "drawn_shapes",
     "folders",
     "load",
@@ -30,7 +32,7 @@ __all__ = [
 
 
 def yale_faces(root: str | Path | None = None, seed: int = 0) -> Dataset:
-    """Faces under many lights, 64x64 in grey, from the folder ``CroppedYale``; 80 % train, 20 %
+    """Faces under many lights, 64x64 in gray, from the folder ``CroppedYale``; 80 % train, 20 %
     test.
 
     :param seed: of the split, which is stratified by person.
@@ -46,7 +48,7 @@ def yale_faces(root: str | Path | None = None, seed: int = 0) -> Dataset:
 
 
 def folders(root: str | Path | None = None, seed: int = 0) -> Dataset:
-    """Images of your own, 64x64 in colour, in a folder for each group (a person, an object): 80 %
+    """Images of your own, 64x64 in color, in a folder for each group (a person, an object): 80 %
     train, 20 % test.
 
     :param root: the folder of the groups' folders.
@@ -64,7 +66,7 @@ def folders(root: str | Path | None = None, seed: int = 0) -> Dataset:
 
 
 def svhn(root: str | Path | None = None) -> Dataset:
-    """Street View House Numbers, 32x32 in colour as uint8, read by torchvision; without the "extra"
+    """Street View House Numbers, 32x32 in color as uint8, read by torchvision; without the "extra"
     images.
 
     :raises FileNotFoundError: if it is not there, saying what is needed.
@@ -78,7 +80,7 @@ def svhn(root: str | Path | None = None) -> Dataset:
             "  - --data-root FOLDER, or FACETVAE_DATA=FOLDER, where they are\n"
             "  - torchvision.datasets.SVHN(FOLDER, split, download=True) for each split, where "
             "there is a network\n"
-            "  - --dataset colour-mnist or colour-digits, which stand in for it"
+            "  - --dataset color-mnist or color-digits, which stand in for it"
         )
     try:
         train, test = (torchvision_datasets().SVHN(folder, split) for split in ("train", "test"))
@@ -92,7 +94,7 @@ def svhn(root: str | Path | None = None) -> Dataset:
 
 
 def cifar10(root: str | Path | None = None) -> Dataset:
-    """CIFAR-10, 32x32 in colour as uint8: 50,000 photographs to train on and 10,000 to test, of ten
+    """CIFAR-10, 32x32 in color as uint8: 50,000 photographs to train on and 10,000 to test, of ten
     kinds of ``object``.
 
     :raises FileNotFoundError: as :func:`~lab.protocols.cifar.read_cifar10`.
@@ -103,7 +105,7 @@ def cifar10(root: str | Path | None = None) -> Dataset:
 
 
 def shapes3d(configuration: int, root: str | Path | None = None) -> Dataset:
-    """MFCVAE's two configurations of 3DShapes (D.1): 4,800 images, 32x32 in colour; 80 % train, 20
+    """MFCVAE's two configurations of 3DShapes (D.1): 4,800 images, 32x32 in color; 80 % train, 20
     % test.
 
     The first varies the floor's hue, the second the wall's; both vary scale, shape and orientation.
@@ -129,7 +131,7 @@ def shapes3d(configuration: int, root: str | Path | None = None) -> Dataset:
 
 
 def drawn_shapes(root: str | Path | None = None, rows: int = 20_000, seed: int = 0) -> Dataset:
-    """Our shapes with every factor at random, 32x32 in colour; 75 % train, 25 % test.
+    """Our shapes with every factor at random, 32x32 in color; 75 % train, 25 % test.
 
     :param root: not needed.
     :param rows: of both splits together.
@@ -175,7 +177,7 @@ def _original_shapes(path: Path, factors: np.ndarray) -> np.ndarray:
     return found[np.argsort(order)]
 
 
-def coloured(data: Dataset, name: str, num_hues: int = 6, seed: int = 0) -> Dataset:
+def colored(data: Dataset, name: str, num_hues: int = 6, seed: int = 0) -> Dataset:
     """Digits in ink of one hue on a background of another, 32x32: three groupings, all known.
 
     A stand-in for SVHN where that cannot be had, and not SVHN: pale ink on a dark ground, hues
@@ -192,24 +194,24 @@ def coloured(data: Dataset, name: str, num_hues: int = 6, seed: int = 0) -> Data
         )
     rng = np.random.default_rng(seed)
     splits = [
-        _coloured_split(x, labels["digit"], data.image_shape, num_hues, rng)
+        _colored_split(x, labels["digit"], data.image_shape, num_hues, rng)
         for x, labels in ((data.train, data.train_labels), (data.test, data.test_labels))
     ]
     (train, train_labels), (test, test_labels) = splits
     return Dataset(name, train, test, train_labels, test_labels, (3, 32, 32))
 
 
-def _coloured_split(
+def _colored_split(
     x: np.ndarray,
     digit: np.ndarray,
     shape: tuple[int, ...],
     num_hues: int,
     rng: np.random.Generator,
 ) -> tuple[np.ndarray, Labels]:
-    grey = x.reshape(-1, *shape) / (255 if x.dtype == np.uint8 else 1)
-    grey = np.kron(grey, np.ones((1, 32 // shape[0], 32 // shape[1])))  # small digits become large
-    margins = [((32 - side) // 2, (33 - side) // 2) for side in grey.shape[1:]]
-    grey = np.pad(grey, [(0, 0), *margins]).astype(np.float32)[:, None]
+    gray = x.reshape(-1, *shape) / (255 if x.dtype == np.uint8 else 1)
+    gray = np.kron(gray, np.ones((1, 32 // shape[0], 32 // shape[1])))  # small digits become large
+    margins = [((32 - side) // 2, (33 - side) // 2) for side in gray.shape[1:]]
+    gray = np.pad(gray, [(0, 0), *margins]).astype(np.float32)[:, None]
     labels = {
         "digit": digit,
         "ink": rng.integers(num_hues, size=len(x)),
@@ -221,7 +223,7 @@ def _coloured_split(
     )
     ink = inks.astype(np.float32)[labels["ink"]][:, :, None, None]
     ground = grounds.astype(np.float32)[labels["background"]][:, :, None, None]
-    return (255 * (grey * ink + (1 - grey) * ground)).round().astype(np.uint8), labels
+    return (255 * (gray * ink + (1 - gray) * ground)).round().astype(np.uint8), labels
 
 
 DATASETS: dict[str, Callable[[str | Path | None], Dataset]] = {
@@ -233,8 +235,8 @@ DATASETS: dict[str, Callable[[str | Path | None], Dataset]] = {
     "shapes": drawn_shapes,
     "shapes3d-1": partial(shapes3d, 1),
     "shapes3d-2": partial(shapes3d, 2),
-    "colour-digits": lambda root: coloured(digits(), "colour-digits"),
-    "colour-mnist": lambda root: coloured(mnist(root), "colour-mnist"),
+    "color-digits": lambda root: colored(digits(), "color-digits"),
+    "color-mnist": lambda root: colored(mnist(root), "color-mnist"),
 }
 
 
@@ -244,3 +246,21 @@ def load(name: str, root: str | Path | None = None) -> Dataset:
     :raises ValueError: for another name.
     """
     return DATASETS[check_one_of("name", name, DATASETS)](root)
+
+
+def torchvision_datasets() -> ModuleType:
+    """torchvision's data sets, also where torchvision was built for CUDA and torch for the CPU.
+
+    That pair stops at ``import torchvision``, because two image operators were never registered. No
+    data set needs them, so their names are declared, without code, and the import goes through.
+    """
+    try:
+        from torchvision import datasets
+    except RuntimeError as error:
+        if "nms" not in str(error):
+            raise
+        library = torch.library.Library("torchvision", "DEF")
+        library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        from torchvision import datasets
+    return datasets

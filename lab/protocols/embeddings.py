@@ -1,4 +1,4 @@
-"""Drawn embeddings: rows of length one with two labellings, as an encoder of texts or images would
+"""Simulated embeddings: rows of length one with two labelings, as an encoder of texts would
 give them.
 """
 
@@ -13,7 +13,7 @@ from ppl_models.given.checks import check_count, check_counts, check_positive, c
 
 __all__ = ["DrawnEmbeddings", "drawn_embeddings"]
 
-# Power of a direction's variance with which centres prefer it: 0 for none, 1 for as much as rows.
+# Power of a direction's variance with which centers prefer it: 0 for none, 1 for as much as rows.
 PREFERENCE = 0.5
 # How unequal clusters are: the smallest and largest weight.
 WEIGHTS = (0.5, 1.5)
@@ -27,10 +27,10 @@ SCATTER = (
 
 @dataclass(frozen=True)
 class DrawnEmbeddings:
-    """Embeddings with several independent labellings.
+    """Embeddings with several independent labelings.
 
     :ivar x: rows of length one ``[N, D]``, float32.
-    :ivar labels: integers ``[N]`` of each labelling.
+    :ivar labels: integers ``[N]`` of each labeling.
     """
 
     x: np.ndarray
@@ -46,15 +46,15 @@ def drawn_embeddings(
     decay: float = 1.0,
     seed: int = 0,
 ) -> DrawnEmbeddings:
-    """``n`` rows, each with a cluster of every labelling, chosen independently.
+    """``n`` rows, each with a cluster of every labeling, chosen independently.
 
-    A row is the sum of a vector that all have in common, of the centre of its cluster in each
-    labelling, and of what is its own, divided by its length. What is its own has variances that
-    fall as a power law along random directions, some of them skewed or with heavy tails. Centres
+    A row is the sum of a vector that all have in common, of the center of its cluster in each
+    labeling, and of what is its own, divided by its length. What is its own has variances that
+    fall as a power law along random directions, some of them skewed or with heavy tails. Centers
     are drawn at random and prefer strong directions.
 
-    :param clusters: of each labelling, at least 2.
-    :param shares: of each labelling, in the variance.
+    :param clusters: of each labeling, at least 2.
+    :param shares: of each labeling, in the variance.
     :param width: D.
     :param common: share of the squared length that all rows have in common: 0.1 is like encoders of
         sentences, 0.5 like CLIP.
@@ -74,7 +74,7 @@ def drawn_embeddings(
     clusters, shares = check_counts("clusters", clusters, "(5, 3)"), tuple(shares)
     if len(clusters) != len(shares) or min(clusters) < 2:
         raise ValueError(
-            "clusters and shares have a number for each labelling, clusters 2 or more: got "
+            "clusters and shares have a number for each labeling, clusters 2 or more: got "
             f"{clusters}, {shares}"
         )
     if min(shares) <= 0 or sum(shares) >= 1 or not 0 <= number(common) < 1:
@@ -89,7 +89,7 @@ def drawn_embeddings(
     labels = [_labels(n, K, rng) for K in clusters]
     x = np.sqrt(1 - sum(shares)) * deviation * _scatter(n, width, rng)
     for label, share in zip(labels, shares, strict=True):
-        x += np.sqrt(share) * _centres(label, deviation**PREFERENCE, rng)[label]
+        x += np.sqrt(share) * _centers(label, deviation**PREFERENCE, rng)[label]
     every = rng.normal(size=width)
     x = np.sqrt(1 - common) * x @ basis + np.sqrt(common) * every / np.linalg.norm(every)
     rows = x / np.linalg.norm(x, axis=1, keepdims=True)
@@ -105,9 +105,9 @@ def _scatter(n: int, width: int, rng: np.random.Generator) -> np.ndarray:
     return np.stack([SCATTER[i](rng, n) for i in rng.integers(len(SCATTER), size=width)], 1)
 
 
-def _centres(label: np.ndarray, deviation: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Centres ``[K, D]`` whose mean over rows is 0, and their mean squared length 1."""
-    centres = rng.normal(size=(int(label.max()) + 1, len(deviation))) * deviation
+def _centers(label: np.ndarray, deviation: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Centers ``[K, D]`` whose mean over rows is 0, and their mean squared length 1."""
+    centers = rng.normal(size=(int(label.max()) + 1, len(deviation))) * deviation
     weights = np.bincount(label) / len(label)
-    centres -= weights @ centres
-    return centres / np.sqrt(weights @ (centres**2).sum(1))
+    centers -= weights @ centers
+    return centers / np.sqrt(weights @ (centers**2).sum(1))

@@ -82,7 +82,7 @@ from ppl_models import (
 )
 from ppl_models.networks import Architecture
 
-DATASETS = ("mnist", "svhn", "cifar-10", "digits", "colour-digits", "colour-mnist")
+DATASETS = ("mnist", "svhn", "cifar-10", "digits", "color-digits", "color-mnist")
 NETWORKS: dict[str, type[Architecture]] = {"mlp": MLP, "convnet": ConvNet, "resnet": ResNet}
 
 # A guide to train, and what it is given beside x.
@@ -110,7 +110,7 @@ def ivae(
 
 
 def hashed(shape: tuple[int, ...], likelihood: Likelihood, settings: Settings, seed: int) -> Built:
-    """VaDE's factorisation, q(z given x) q(u given x), the latter given: the encoder sees no u."""
+    """VaDE's factorization, q(z given x) q(u given x), the latter given: the encoder sees no u."""
     labels = RademacherHash(shape, settings.hash_bits, seed)
     network = NETWORKS[settings.network]()
     model = IVAE(shape, labels.num_labels, settings.dim, likelihood, network, scale=1.0, name="z")

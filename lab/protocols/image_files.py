@@ -26,7 +26,7 @@ def read_image(
 ) -> np.ndarray:
     """An image ``[C, H, W]`` as uint8.
 
-    :param mode: Pillow's: ``"RGB"``, or ``"L"`` for grey.
+    :param mode: Pillow's: ``"RGB"``, or ``"L"`` for gray.
     :param prepare: what is done with it first, such as making it smaller.
     :raises ValueError: if it cannot be read.
     """

@@ -27,7 +27,7 @@ from ppl_models import (
 )
 from ppl_models.modes import evaluating
 
-GREY = ("mnist", "digits")
+GRAY = ("mnist", "digits")
 # Of the canonical variates, how many the paper's authors count, whatever the length of the latent
 # vector.
 VARIATES = 20
@@ -48,7 +48,7 @@ class Settings:
     protocol: str = "paper"
     network: str = "mlp"
     dim: int = 50
-    num_components: int = 40  # the paper has 100 for images in colour
+    num_components: int = 40  # the paper has 100 for images in color
     hash_bits: int = 7
     num_codes: int = 128
     code_dim: int = 64
@@ -60,7 +60,7 @@ class Settings:
     lr: float = 5e-4
     precision: str = "float32"
     looks: int = 5  # at the latents, over a run
-    # Pixels whose grey values deviate by less over the training images are not scored; 0 for none.
+    # Pixels whose gray values deviate by less over the training images are not scored; 0 for none.
     least_deviation: float = 0.0
 
 
@@ -88,7 +88,7 @@ RATES = {
     ("cifar-10", "convnet"): 1e-3,
     ("cifar-10", "resnet"): 1e-3,
 }
-STANDS_FOR = {"digits": "mnist", "colour-digits": "svhn", "colour-mnist": "svhn"}
+STANDS_FOR = {"digits": "mnist", "color-digits": "svhn", "color-mnist": "svhn"}
 # In the authors' code: the least deviation of a pixel that is scored, where not all are.
 SCORED = {("mnist", "mlp"): 0.1, ("mnist", "resnet"): 0.1}
 
@@ -109,7 +109,7 @@ def as_run(dataset: str, network: str) -> Settings:
     return Settings(
         protocol="authors",
         network=network,
-        num_components=40 if dataset in GREY else 100,
+        num_components=40 if dataset in GRAY else 100,
         seeds=10,
         epochs=200,
         lr=RATES[case],
@@ -135,13 +135,13 @@ def as_run_on_a_grid(dataset: str, network: str) -> Settings:
 Given = Mapping[str, np.ndarray]
 
 
-def grey(x: np.ndarray) -> np.ndarray:
+def gray(x: np.ndarray) -> np.ndarray:
     """Images as numbers in [0, 1], float32: 8-bit ones are divided by 255."""
     return (x / np.float32(255) if x.dtype == np.uint8 else x).astype(np.float32)
 
 
 def varying_pixels(x: np.ndarray, least: float) -> np.ndarray:
-    """Whether each pixel's grey value has at least this deviation over images ``[N, *x_shape]``.
+    """Whether each pixel's gray value has at least this deviation over images ``[N, *x_shape]``.
 
     In the authors' code the likelihood is that of these pixels alone, on MNIST, but for ConvNets:
     444 of 784.
@@ -149,25 +149,25 @@ def varying_pixels(x: np.ndarray, least: float) -> np.ndarray:
     :param least: on the scale from 0 to 1.
     :returns: booleans ``[*x_shape]``, all true for ``least = 0``.
     """
-    return np.stack([grey(row).std(0) for row in np.moveaxis(x, 1, 0)]) >= least
+    return np.stack([gray(row).std(0) for row in np.moveaxis(x, 1, 0)]) >= least
 
 
 def left_out(x: np.ndarray, pixels: np.ndarray) -> np.ndarray:
-    """Images with NaN in place of all but these pixels, which ``Incomplete`` leaves out."""
-    return np.where(pixels, grey(x), np.float32("nan"))
+    """Images with NaN instead of all but these pixels, which ``Incomplete`` leaves out."""
+    return np.where(pixels, gray(x), np.float32("nan"))
 
 
-def binarised(x: np.ndarray, seed: int) -> np.ndarray:
-    """Images whose pixels are 1 with a probability of their grey value, else 0: float32.
+def binarized(x: np.ndarray, seed: int) -> np.ndarray:
+    """Images whose pixels are 1 with a probability of their gray value, else 0: float32.
 
     :param x: ``[N, *x_shape]``, 8-bit or numbers in [0, 1].
     """
     generator = np.random.default_rng(seed)
-    return (generator.random(x.shape, dtype=np.float32) < grey(x)).astype(np.float32)
+    return (generator.random(x.shape, dtype=np.float32) < gray(x)).astype(np.float32)
 
 
 class DrawnAnew(TorchDataset):
-    """Batches of images, each pixel 1 with a probability of its grey value, drawn whenever it is
+    """Batches of images, each pixel 1 with a probability of its gray value, drawn whenever it is
     read; for a loader that asks for lists of rows.
 
     A runner sets the random stream from its seed and the epoch, so that a resumed run draws what it
@@ -231,7 +231,7 @@ def unchanged(x: np.ndarray, pixels: np.ndarray, seed: int) -> np.ndarray:
 
 
 def drawn_once(x: np.ndarray, pixels: np.ndarray, seed: int) -> np.ndarray:
-    return left_out(binarised(x, seed), pixels)
+    return left_out(binarized(x, seed), pixels)
 
 
 def only_means(prior: GaussianMixture) -> None:
@@ -268,7 +268,7 @@ def means_of_z(guide: FacetGuide, x: np.ndarray, given: Given) -> np.ndarray:
 
 @torch.no_grad()
 def encoded(guide: FacetGuide, x: np.ndarray, given: Given) -> np.ndarray:
-    """The encoder's output, before it is quantised: ``[N, d * places]``."""
+    """The encoder's output, before it is quantized: ``[N, d * places]``."""
     data, device = guide.observed(x, given), guide.model.gates.device
     with evaluating(guide):
         parts = [guide.heads(part.to(device).x)["z"].cpu() for part in data.split(1024)]
@@ -283,7 +283,7 @@ class Protocol:
     :ivar models: those that are compared by default.
     :ivar images: by the number of channels.
     :ivar prior: sets a mixture's starting values.
-    :ivar start: sets networks, from the first training images, grey values with NaN for pixels that
+    :ivar start: sets networks, from the first training images, gray values with NaN for pixels that
         are not scored, what is given beside them, and the run's seed.
     :ivar latents: what is compared, ``[N, d]``: from a guide, images and what is given.
     :ivar measures: those that are drawn as boxes, in and out of sample.

@@ -102,9 +102,9 @@ class Settings:
     neighbor_epochs: tuple[int, int] = (
         0,
         0,
-    )  # phases in which the deep facet learns neighbours' clusters; as above
+    )  # phases in which the deep facet learns neighbors' clusters; as above
     label_weight: float = 30.0  # of these
-    # a facet whose clusters neighbours share; in these phases it is given those of their graph
+    # a facet whose clusters neighbors share; in these phases it is given those of their graph
     neighbors: str = ""
     loss: str = "primary"  # the objective's form (C.3)
     # fits of the deep facet's mixture when the second is faded in, or of both after a warm start
@@ -119,7 +119,7 @@ class Settings:
 
 MNIST = Settings(start="means", start_rows=0, merge="gated_add", layers_after_merge=1)
 SHAPES = Settings(
-    facets=("shape", "colour"),
+    facets=("shape", "color"),
     num_components=(60, 20),
     dim=(20, 2),
     covariance="full",
@@ -149,8 +149,8 @@ SETTINGS = {
     "shapes3d-1": SHAPES,
     "shapes3d-2": SHAPES,
     "svhn": SVHN,
-    "colour-digits": replace(SVHN, batch_size=50, epochs=(60, 140), fade_steps=3000),
-    "colour-mnist": SVHN,
+    "color-digits": replace(SVHN, batch_size=50, epochs=(60, 140), fade_steps=3000),
+    "color-mnist": SVHN,
 }
 SMOKE = {
     "num_components": (10, 10),
@@ -225,12 +225,11 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
             "help": "of each phase under standard normal priors, before mixtures are fitted"
         },
         "neighbor_epochs": {
-            "help": "of each phase in which the deep facet learns the clusters of nearest "
-            "neighbours"
+            "help": "of each phase in which the deep facet learns the clusters of nearest neighbors"
         },
         "label_weight": {"help": "of these clusters in the objective"},
         "neighbors": {
-            "help": "a facet with a prior over neighbours: in --neighbor-epochs the clusters of "
+            "help": "a facet with a prior over neighbors: in --neighbor-epochs the clusters of "
             "their graph are known, without a label weight, then they are inferred",
             "metavar": "FACET",
         },

@@ -205,7 +205,7 @@ def encoder_for(guide: TableGuide, settings: Settings, seed: int) -> GroupedGuid
 
 
 def rates(guide: FacetGuide, settings: Settings) -> PyroOptim | None:
-    """An optimiser with a rate of their own for tables."""
+    """An optimizer with a rate of their own for tables."""
     if not isinstance(guide, TableGuide):
         return None
 

@@ -1,4 +1,4 @@
-"""Starts from a graph of neighbours, for examples whose facet has a prior over it."""
+"""Starts from a graph of neighbors, for examples whose facet has a prior over it."""
 
 from __future__ import annotations
 

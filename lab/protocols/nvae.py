@@ -5,7 +5,7 @@ python -m lab.protocols.nvae --dataset mnist --data-root DATA --labels 600
 python -m lab.protocols.nvae --dataset shapes
 
 With --labels, that many training images keep their label (equally many of each class); the others
-are summed over all classes, and a classifier trained on the labelled images alone is scored for
+are summed over all classes, and a classifier trained on the labeled images alone is scored for
 comparison. --objective dirichlet is the exact bound (Eq. 3), sampled the same with pi drawn (Eq.
 2), simplified the paper's (Eq. 6, a looser bound). --model cvae and vae are the baselines,
 built from the same parts; --beta makes a beta-VAE of the latter.
@@ -90,7 +90,7 @@ class Settings:
     label_weight: float = (
         100.0  # of log q(y | x) in the simplified objective where some labels are unknown
     )
-    labelled_share: float = 0.1  # of the rows of a pass: labelled rows are repeated to make so many
+    labeled_share: float = 0.1  # of the rows of a pass: labeled rows are repeated to make so many
 
 
 IMAGES = replace(Settings(), widths=(32, 64, 128), epochs=20)
@@ -148,7 +148,7 @@ def make_runner(
 def some_labels(
     label: np.ndarray, known: int, share: float, seed: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows of a pass, their labels (-1 where unknown), and which rows are labelled: repeated to
+    """Rows of a pass, their labels (-1 where unknown), and which rows are labeled: repeated to
     make up ``share``.
 
     :raises ValueError: if there are fewer labels than classes, or more than data.
@@ -164,12 +164,12 @@ def some_labels(
     for k in classes:
         own = order[label[order] == k]
         place[own] = np.arange(len(own))
-    labelled = order[np.argsort(place[order], kind="stable")][
+    labeled = order[np.argsort(place[order], kind="stable")][
         :known
     ]  # as many of each class as can be
-    repeated = np.resize(labelled, max(known, round(share / (1 - share) * (len(label) - known))))
-    rows = np.concatenate([np.setdiff1d(np.arange(len(label)), labelled), repeated])
-    return rows, np.concatenate([np.full(len(label) - known, -1), label[repeated]]), labelled
+    repeated = np.resize(labeled, max(known, round(share / (1 - share) * (len(label) - known))))
+    rows = np.concatenate([np.setdiff1d(np.arange(len(label)), labeled), repeated])
+    return rows, np.concatenate([np.full(len(label) - known, -1), label[repeated]]), labeled
 
 
 def classifier_alone(
@@ -345,8 +345,8 @@ def main(argv: list[str] | None = None) -> None:
     label = data.train_labels[of]
     rows, given = np.arange(len(label)), label
     if settings.labels:
-        rows, given, labelled = some_labels(
-            label, settings.labels, settings.labelled_share, args.seed
+        rows, given, labeled = some_labels(
+            label, settings.labels, settings.labeled_share, args.seed
         )
     out = open_run_folder(args, settings, data)
     pyro.set_rng_seed(args.seed)
@@ -367,7 +367,7 @@ def main(argv: list[str] | None = None) -> None:
     runner.save(out)
     found = score(guide, data, of, args.seed)
     if settings.labels:
-        alone = classifier_alone(data.train[labelled], label[labelled], settings, args.seed)
+        alone = classifier_alone(data.train[labeled], label[labeled], settings, args.seed)
         found["error_of_a_classifier_alone"] = float(
             1 - alone.score(flat(data.test), data.test_labels[of])
         )

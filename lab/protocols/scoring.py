@@ -22,7 +22,7 @@ from inference.randomness import seeded
 from inference.run import Run
 
 __all__ = [
-    "Labelled",
+    "Labeled",
     "Scores",
     "WatchClusters",
     "count_clusters",
@@ -33,10 +33,10 @@ __all__ = [
 ]
 
 #: Data ``[N, *x_shape]`` and integer labels ``[N]`` by factor.
-Labelled = tuple[np.ndarray, Labels]
+Labeled = tuple[np.ndarray, Labels]
 
 
-def held_out_scores(guide: FacetGuide, held_out: Labelled) -> dict[str, float]:
+def held_out_scores(guide: FacetGuide, held_out: Labeled) -> dict[str, float]:
     """ELBO in nats per datum, from two draws, and majority accuracy of every facet."""
     x, labels = held_out
     bound, _ = elbo(guide.model, guide, x, num_draws=2)

@@ -6,7 +6,7 @@ set: the room, the light and the camera are this project's, and numbers measured
 for the other.
 
 Images are drawn by NumPy: rays through every pixel, marched to the object by its signed distance.
-The geometry is drawn once for each scale, shape and orientation; hues only colour it.
+The geometry is drawn once for each scale, shape and orientation; hues only color it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ROOM, HEIGHT = 4.0, 3.0  # half the room's width, and the walls' height
 CAMERA, TARGET = np.array([0.0, 2.3, 3.7]), np.array([0.0, 0.85, 0.0])
 LIGHT = np.array([-0.45, 0.8, 0.4]) / np.linalg.norm([-0.45, 0.8, 0.4])
 FOCAL = 2.2  # distance of the image plane over half its height
-CENTRE, RADIUS = np.array([0.0, 0.95, 0.0]), 1.5  # of a sphere that holds the largest object
+CENTER, RADIUS = np.array([0.0, 0.95, 0.0]), 1.5  # of a sphere that holds the largest object
 NEAR = 2e-3  # a ray as near as this has met the object
 SURFACES = ("floor", "wall", "object")
 
@@ -77,7 +77,7 @@ def halve(images: np.ndarray) -> np.ndarray:
 
 
 def palette(num_hues: int, saturation: float = 0.85, value: float = 1.0) -> np.ndarray:
-    """Colours that differ in hue alone: ``[num_hues, 3]``, values in [0, 1]."""
+    """Colors that differ in hue alone: ``[num_hues, 3]``, values in [0, 1]."""
     return np.array([colorsys.hsv_to_rgb(k / num_hues, saturation, value) for k in range(num_hues)])
 
 
@@ -177,19 +177,19 @@ def _march(origin: np.ndarray, rays: np.ndarray, distance: Callable, steps: int 
     """Distance along each ray to the object ``[P]``, infinite where it misses (sphere tracing)."""
     origin, rays = np.broadcast_arrays(origin, rays)
     # Only rays that pass within the object's bounding sphere can meet it.
-    to_centre = CENTRE - origin
-    along = (to_centre * rays).sum(-1)
+    to_center = CENTER - origin
+    along = (to_center * rays).sum(-1)
     under_way = np.flatnonzero(
-        (np.square(to_centre).sum(-1) - along**2 < RADIUS**2) & (along > -RADIUS)
+        (np.square(to_center).sum(-1) - along**2 < RADIUS**2) & (along > -RADIUS)
     )
     out = np.full(len(origin), np.inf)
-    travelled = np.maximum(along - RADIUS, 0)  # nothing is met before that sphere
+    traveled = np.maximum(along - RADIUS, 0)  # nothing is met before that sphere
     for _ in range(steps):
-        left = distance(origin[under_way] + travelled[under_way, None] * rays[under_way])
+        left = distance(origin[under_way] + traveled[under_way, None] * rays[under_way])
         met = under_way[left < NEAR]
-        out[met] = travelled[met]
-        travelled[under_way] += left
-        under_way = under_way[(left >= NEAR) & (travelled[under_way] < along[under_way] + RADIUS)]
+        out[met] = traveled[met]
+        traveled[under_way] += left
+        under_way = under_way[(left >= NEAR) & (traveled[under_way] < along[under_way] + RADIUS)]
     return out
 
 
@@ -205,7 +205,7 @@ def _unit(vectors: np.ndarray) -> np.ndarray:
     return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
 
 
-# Signed distances of points [P, 3] to each shape, standing on the floor at the room's centre.
+# Signed distances of points [P, 3] to each shape, standing on the floor at the room's center.
 
 
 def _cube(p: np.ndarray) -> np.ndarray:

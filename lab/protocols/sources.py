@@ -1,4 +1,4 @@
-"""Data whose truth is known: sources with segments, mixed without noise, and labellings in separate
+"""Data whose truth is known: sources with segments, mixed without noise, and labelings in separate
 subspaces.
 
 The first are the time-contrastive data of nonlinear ICA, after Hyvarinen and Morioka (2016) with
@@ -20,7 +20,7 @@ from sklearn.metrics import pairwise_distances_argmin
 
 from ppl_models.given.checks import check_count, check_counts, check_positive, check_seed, number
 
-__all__ = ["Labellings", "Mixing", "Segments", "labellings", "time_contrastive"]
+__all__ = ["Labelings", "Mixing", "Segments", "labelings", "time_contrastive"]
 
 SLOPE = 0.2  # of leaky ReLU below 0
 
@@ -117,27 +117,27 @@ def time_contrastive(
 
 
 @dataclass(frozen=True)
-class Labellings:
-    """Data with several independent labellings, each with a subspace of its own.
+class Labelings:
+    """Data with several independent labelings, each with a subspace of its own.
 
     :ivar x: ``[N, D]``, mixed, with noise.
-    :ivar sources: ``[N, D]``, before that: the labellings' coordinates one after the other, then
+    :ivar sources: ``[N, D]``, before that: the labelings' coordinates one after the other, then
         zeros.
-    :ivar labels: integers ``[N]`` of each labelling.
-    :ivar centres: of each labelling's clusters in its own coordinates, before its scale, ``[K,
+    :ivar labels: integers ``[N]`` of each labeling.
+    :ivar centers: of each labeling's clusters in its own coordinates, before its scale, ``[K,
         d]``.
-    :ivar scales: of each labelling.
+    :ivar scales: of each labeling.
     """
 
     x: np.ndarray
     sources: np.ndarray
     labels: Sequence[np.ndarray]
-    centres: Sequence[np.ndarray]
+    centers: Sequence[np.ndarray]
     mixing: Mixing
     scales: Sequence[float]
 
     def likeliest(self) -> list[np.ndarray]:
-        """Of each labelling, each row's likeliest cluster ``[N]`` given all that the data were
+        """Of each labeling, each row's likeliest cluster ``[N]`` given all that the data were
         drawn with: the Bayes rule, whose expected accuracy no method exceeds.
 
         :raises ValueError: if the mixing has several layers, which bend the noise.
@@ -149,14 +149,14 @@ class Labellings:
             )
         # Rotated back, the noise is as it was; clusters are as likely and as wide as each other.
         sources, found, first = self.mixing.inverse(self.x), [], 0
-        for centres, scale in zip(self.centres, self.scales, strict=True):
-            own = sources[:, first : first + centres.shape[1]] / scale
-            found.append(pairwise_distances_argmin(own, centres))
-            first += centres.shape[1]
+        for centers, scale in zip(self.centers, self.scales, strict=True):
+            own = sources[:, first : first + centers.shape[1]] / scale
+            found.append(pairwise_distances_argmin(own, centers))
+            first += centers.shape[1]
         return found
 
 
-def labellings(
+def labelings(
     n: int,
     clusters: Sequence[int] = (3, 4),
     dims: Sequence[int] = (2, 2),
@@ -166,19 +166,19 @@ def labellings(
     num_layers: int = 1,
     noise: float = 0.3,
     seed: int = 0,
-) -> Labellings:
-    """``n`` rows, each with a cluster of every labelling, chosen independently and all as likely.
+) -> Labelings:
+    """``n`` rows, each with a cluster of every labeling, chosen independently and all as likely.
 
-    A labelling's clusters are Gaussians of unit deviation on a circle in its ``dims`` coordinates,
-    or on a line if it has one, neighbours ``separation`` apart, all times its scale. All
+    A labeling's clusters are Gaussians of unit deviation on a circle in its ``dims`` coordinates,
+    or on a line if it has one, neighbors ``separation`` apart, all times its scale. All
     coordinates, and zeros up to ``width`` of them, are mixed by a random rotation, or by a network
     of such with leaky ReLU between; last comes Gaussian noise. The mixing and the circles depend on
     ``seed`` alone.
 
-    :param clusters: of each labelling, at least 2.
-    :param dims: of each labelling's subspace.
+    :param clusters: of each labeling, at least 2.
+    :param dims: of each labeling's subspace.
     :param width: D.
-    :param scales: of each labelling; all 1 where not given.
+    :param scales: of each labeling; all 1 where not given.
     :param num_layers: of the mixing; one is linear.
     :param noise: its standard deviation, 0 for none.
     :raises ValueError: if a number is out of range, or ``width`` is less than ``dims`` together.
@@ -190,7 +190,7 @@ def labellings(
     scales = tuple(1.0 for _ in clusters) if scales is None else tuple(scales)
     if not len(clusters) == len(dims) == len(scales) or min(clusters) < 2:
         raise ValueError(
-            "clusters, dims and scales have a number for each labelling, clusters 2 or more: got "
+            "clusters, dims and scales have a number for each labeling, clusters 2 or more: got "
             f"{clusters}, {dims}, "
             f"{scales}"
         )
@@ -205,18 +205,18 @@ def labellings(
     check_seed("seed", seed)
     rng = np.random.default_rng(seed)
     mixing = Mixing([_orthogonal(width, rng) for _ in range(num_layers)])
-    centres = [_spread(K, d, separation, rng) for K, d in zip(clusters, dims, strict=True)]
+    centers = [_spread(K, d, separation, rng) for K, d in zip(clusters, dims, strict=True)]
     labels = [rng.integers(K, size=n) for K in clusters]
     own = [
         scale * (each[label] + rng.normal(size=(n, each.shape[1])))
-        for scale, each, label in zip(scales, centres, labels, strict=True)
+        for scale, each, label in zip(scales, centers, labels, strict=True)
     ]
     sources = np.concatenate([*own, np.zeros((n, width - sum(dims)))], 1)
-    return Labellings(
+    return Labelings(
         mixing(sources) + noise * rng.normal(size=sources.shape),
         sources,
         labels,
-        centres,
+        centers,
         mixing,
         scales,
     )
@@ -231,7 +231,7 @@ def _straightened(x: np.ndarray) -> np.ndarray:
 
 
 def _spread(K: int, dim: int, separation: float, rng: np.random.Generator) -> np.ndarray:
-    """K points around 0, neighbours ``separation`` apart: on a circle in a random plane, or on a
+    """K points around 0, neighbors ``separation`` apart: on a circle in a random plane, or on a
     line: ``[K, dim]``.
     """
     if dim == 1:

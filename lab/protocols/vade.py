@@ -82,8 +82,8 @@ SETTINGS = {
     "shapes3d-1": SHAPES,
     "shapes3d-2": SHAPES,
     "svhn": SVHN,
-    "colour-digits": SVHN,
-    "colour-mnist": SVHN,
+    "color-digits": SVHN,
+    "color-mnist": SVHN,
 }
 SMOKE = replace(MNIST, num_components=10, dim=5, batch_size=64, epochs=3, evaluate_every=3)
 # Of each network, where it is not the data set's own, and in a smoke run.

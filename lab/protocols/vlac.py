@@ -1,9 +1,9 @@
 """VLAC, its one-layer baseline GM-DGM, VLAE without clusters, and MFCVAE on the same convolutional
 ladder (Willetts et al., 2019).
 
-    python -m lab.protocols.vlac --model vlac --dataset colour-mnist --data-root DATA
+    python -m lab.protocols.vlac --model vlac --dataset color-mnist --data-root DATA
 
-All are trained in the same way: first with a standard normal in place of every mixture, then
+All are trained in the same way: first with a standard normal instead of every mixture, then
 mixtures are fitted to the latents, then the model's own objective is trained. In the first stage
 MFCVAE fades its facets in one after the other, and the others have all layers from the start, both
 as in their papers; --schedule changes this. VLAC's paper gives neither the sizes of the networks
@@ -72,7 +72,7 @@ class Settings:
     )  # of a progressive first stage, deepest facet first; their sum for all
     fade_steps: int = 600
     epochs: int = 8  # of the second stage
-    neighbors: str = ""  # a layer whose clusters neighbours share
+    neighbors: str = ""  # a layer whose clusters neighbors share
     precision: str = "float32"  # of the networks
     evaluate_every: int = 4
 
@@ -131,7 +131,7 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     parser.add_argument(
         "--dataset",
         choices=[name for name in DATASETS if name not in WITHOUT_CHANNELS],
-        default="colour-mnist",
+        default="color-mnist",
     )
     parser.add_argument("--model", choices=MODELS, default="vlac")
     parser.add_argument(
@@ -149,7 +149,7 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
         "fade_steps": {"help": "to let a facet in"},
         "epochs": {"help": "of the second stage"},
         "neighbors": {
-            "help": "a layer with a prior over neighbours: in the first stage the clusters of "
+            "help": "a layer with a prior over neighbors: in the first stage the clusters of "
             "their graph are known, then they are inferred",
             "metavar": "LAYER",
         },
@@ -157,7 +157,7 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     add_setting_flags(parser, Settings(), **TRAINING_FLAGS, **flags)
     args = parser.parse_args(argv)
     if args.smoke:
-        args.dataset = "colour-digits"
+        args.dataset = "color-digits"
     settings = resolve(args, Settings(), replace(Settings(), **SMOKE))
     clustered = [f"layer_{n}" for n, K in enumerate(settings.num_components, 1) if K > 1]
     if settings.neighbors and (
@@ -171,7 +171,7 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
 
 
 def first_stage(settings: Settings, graph: NeighborGraph | None) -> Callable[..., SVIRunner]:
-    """Under standard normal priors, or with a layer's clusters known from its neighbours."""
+    """Under standard normal priors, or with a layer's clusters known from its neighbors."""
     how: dict[str, Any] = {
         "epochs": sum(settings.phases),
         "batch_size": settings.batch_size,

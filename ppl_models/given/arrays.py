@@ -1,4 +1,4 @@
-"""Arrays as users have them (masked, nullable, sparse, quantised): as plain numbers or refused.
+"""Arrays as users have them (masked, nullable, sparse, quantized): as plain numbers or refused.
 
 What does not fit is a ValueError, which names the keyword ``name`` and says what to do.
 """
@@ -79,7 +79,7 @@ def dense_tensor(x: Tensor, name: str) -> Tensor:
     kinds = {
         f"nested; give a padded tensor: torch.nested.to_padded_tensor({name}, ...)": x.is_nested,
         f"of layout {x.layout}; give {name}.to_dense()": x.layout != torch.strided,
-        f"quantised; give {name}.dequantize()": x.is_quantized,
+        f"quantized; give {name}.dequantize()": x.is_quantized,
         f"complex; give its parts: torch.view_as_real({name})": x.is_complex(),
         "on the device 'meta', without values; give one with values": x.is_meta,
     }

@@ -1,4 +1,4 @@
-"""What users give beside x, one entry a sample: classes, groups, known clusters, neighbours.
+"""What users give beside x, one entry a sample: classes, groups, known clusters, neighbors.
 
 What does not fit is a ValueError, which names the keyword ``name`` and says what to do.
 """
@@ -173,10 +173,10 @@ def cluster_labels(name: str, values: Any, n: int, facets: Mapping[str, int]) ->
 def neighbor_counts(
     name: str, values: Any, n: int, facets: Mapping[str, int], like: Tensor
 ) -> Tensor:
-    """How many neighbours are in each cluster, the facets' side by side: ``[n, K + ...]``.
+    """How many neighbors are in each cluster, the facets' side by side: ``[n, K + ...]``.
 
     :param values: numbers ``[n, K]`` by facet, or side by side.
-    :param facets: the number of clusters K of each facet that has neighbours.
+    :param facets: the number of clusters K of each facet that has neighbors.
     :param like: whose dtype and device the result has.
     """
     given = _by_facet(name, values, facets, "a NeighborMixture")

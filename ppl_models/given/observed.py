@@ -99,7 +99,7 @@ def as_observed(
         taken = " and ".join(names) or "nothing"
         raise ValueError(
             f"{type(model).__name__} takes {taken} besides x, got {' and '.join(unknown)}: is that "
-            "a misspelt option?"
+            "a misspelled option?"
         )
     if missing := [name for name in model.takes if name not in found]:
         raise ValueError(

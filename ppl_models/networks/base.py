@@ -38,7 +38,7 @@ def _glorot(draw: Callable[[Tensor], Tensor], module: nn.Module) -> None:
             nn.init.zeros_(module.bias)
 
 
-#: Initialisers of a layer's weights by name, as networks take them.
+#: Initializers of a layer's weights by name, as networks take them.
 INITIALIZERS: dict[str, Callable[[nn.Module], None]] = {
     "pytorch": lambda module: None,  # each layer's own default
     "glorot_normal": partial(_glorot, nn.init.xavier_normal_),
@@ -199,7 +199,7 @@ class Batched(nn.Sequential):
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """Batch normalisation of vectors or images that allows a single value per channel."""
+    """Batch normalization of vectors or images that allows a single value per channel."""
 
     def _check_input_dim(self, x: Tensor) -> None:
         """Accept both vectors and images."""

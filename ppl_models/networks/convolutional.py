@@ -25,7 +25,7 @@ class ConvLadder(ChannelsLast, Ladder):
 
     Kernels have size 4; those that keep the image size have size 3, as in the authors' code (size
     4, as in the table, cannot keep it), and the second of a head has size 1 after a single pixel.
-    Layers but those of heads and x are followed by their activation and then batch normalisation,
+    Layers but those of heads and x are followed by their activation and then batch normalization,
     in the order of the authors' code; the output is linear. The layers of ``layers_after_merge``,
     of which the table has none, keep the image size. When clusters are enumerated, batch statistics
     are over all values of every cluster, not weighted by probability.

@@ -1,4 +1,4 @@
-"""Normalising flows: invertible decoders."""
+"""Normalizing flows: invertible decoders."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class ConvNet(ReadsImages, Plain):
     Encoder: ``x -> 8 -> 16 -> pool -> 32 -> 64 -> pool -> 64 x 1 x 1 -> 64 -> heads``, where the
     last convolution covers the whole remaining image. Decoder: ``z -> 64 -> 64 x 1 x 1 -> 64 -> 32
     -> 16 -> 8 -> x``; the convolutions to 32 and to 8 channels double the image. Every convolution
-    except the last of the encoder and of the decoder is followed by batch normalisation, which
+    except the last of the encoder and of the decoder is followed by batch normalization, which
     provides the bias, and ELU; the fully connected layers use leaky ReLU with slope 0.1.
 
     :param widths: channels, two for each halving.
@@ -86,7 +86,7 @@ class ConvNet(ReadsImages, Plain):
 
 
 class ResNet(ReadsImages, Plain):
-    """Residual blocks with weight normalisation that halve or double (*I Don't Need u*, A.4).
+    """Residual blocks with weight normalization that halve or double (*I Don't Need u*, A.4).
 
     Encoder: a 1 x 1 convolution to 16 channels, blocks to 32, 64, 128, 256, 512, ReLU, heads.
     Decoder: a fully connected layer, blocks to 256, 128, 64, 32, 16, ReLU, a 1 x 1 convolution.
@@ -142,7 +142,7 @@ class ResNet(ReadsImages, Plain):
         super()._initialized(network)
         for block in [module for module in network.modules() if isinstance(module, _Block)]:
             for convolution in (block.first, block.second, block.beside):
-                # It starts from the initialised weights.
+                # It starts from the initialized weights.
                 register_parametrization(convolution, "weight", _WeightNorm())
         return network
 
@@ -192,10 +192,10 @@ class StridedConvNet(ReadsImages, Plain):
     """Strided convolutions and two fully connected layers (ML-VAE, supplement, 2.1).
 
     Encoder: convolutions of size 4 and stride 2 to ``widths`` channels, each with batch
-    normalisation and ReLU; two linear layers of ``hidden`` units, each with batch normalisation and
+    normalization and ReLU; two linear layers of ``hidden`` units, each with batch normalization and
     concatenated ReLU (max(h, 0) and max(-h, 0)); heads. Decoder: a linear layer, transposed
     convolutions of size 4 and stride 2 to all widths except the deepest, from deep to shallow, each
-    with batch normalisation and ReLU; a convolution of size 3.
+    with batch normalization and ReLU; a convolution of size 3.
 
     :param widths: channels, from the data inwards; the paper's are for 64 x 64 images.
     :param hidden: units of the two linear layers.

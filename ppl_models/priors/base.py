@@ -74,7 +74,7 @@ class DirichletWeights(MixtureWeights):
     in the history includes this share.
 
     As N grows, surplus components become empty if alpha is below half the number of a component's
-    parameters (Rousseau and Mengersen, 2011); optimisation may stop earlier, with several that
+    parameters (Rousseau and Mengersen, 2011); optimization may stop earlier, with several that
     share a cluster. With a smaller N, a stronger prior, the objective is still a bound: a component
     is removed once its share of the data falls below about 2 / N.
 
@@ -206,7 +206,7 @@ class Prior(Configurable, nn.Module):
 class Mixture(Prior):
     r"""Base of the mixtures: :math:`c \sim \mathrm{Cat}(\pi)`, then z from component c.
 
-    Subclasses differ in their :meth:`components` and in how :meth:`place` initialises them.
+    Subclasses differ in their :meth:`components` and in how :meth:`place` initializes them.
 
     :param num_components: K, at least 1.
     :param dim: d, length of the latent vector.
@@ -242,7 +242,7 @@ class Mixture(Prior):
         weights: Tensor | None = None,
         data: Data | None = None,
     ) -> None:
-        """Initialise from a mixture fitted to latents of ``data``; what is not given is kept.
+        """Initialize from a mixture fitted to latents of ``data``; what is not given is kept.
 
         :param loc: means ``[K, d]``.
         :param covariances: ``[K, d, d]``, positive definite.

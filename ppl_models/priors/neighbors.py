@@ -1,4 +1,4 @@
-"""A mixture whose clusters neighbouring data tend to share."""
+"""A mixture whose clusters neighboring data tend to share."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ class NeighborMixture(Mixture):
               \exp\Big(\beta \sum_{i < j} w_{ij} \, 1[c_i = c_j]\Big), \quad
               z_i \mid c_i \sim p(z \mid c_i)
 
-    A datum's cluster depends on others through its neighbours' alone:
+    A datum's cluster depends on others through its neighbors' alone:
 
     .. math:: p(c_i = k \mid c_{-i}) \propto \pi_k \exp(\beta n_{ik}), \quad
               n_{ik} = \sum_j w_{ij} 1[c_j = k]
 
-    Programs describe one datum, so they take :math:`n_i`, the number of its neighbours in each
+    Programs describe one datum, so they take :math:`n_i`, the number of its neighbors in each
     cluster, as ``neighbors=``; under a posterior of the others, its mean. Summed over data, the
     gradient of their bound is that of the whole bound in all parameters but pi and beta, since each
-    edge is counted from both of its ends. Without neighbours, as for new data, this is the mixture
+    edge is counted from both of its ends. Without neighbors, as for new data, this is the mixture
     itself. :func:`~inference.fit_neighbors` trains with a graph.
 
     :param mixture: the mixture.
-    :param strength: beta, at least 0, in nats for a neighbour of weight 1. ``fit_neighbors`` finds
-        it, beginning here; from 0 the first clusters to be compared with their neighbours' are
+    :param strength: beta, at least 0, in nats for a neighbor of weight 1. ``fit_neighbors`` finds
+        it, beginning here; from 0 the first clusters to be compared with their neighbors' are
         those that each datum has by itself.
     :raises ValueError: if ``mixture`` is none, or the strength is negative.
 
@@ -44,7 +44,7 @@ class NeighborMixture(Mixture):
         >>> import torch
         >>> from ppl_models import GaussianMixture, NeighborMixture
         >>> prior = NeighborMixture(GaussianMixture(3, 2), strength=0.5)
-        >>> counts = torch.tensor([[8.0, 2.0, 0.0]])  # of ten neighbours
+        >>> counts = torch.tensor([[8.0, 2.0, 0.0]])  # of ten neighbors
         >>> prior.component(counts).probs.argmax().item()
         0
     """
@@ -56,9 +56,7 @@ class NeighborMixture(Mixture):
         torch.nn.Module.__init__(self)  # a mixture's parameters are those of the one inside
         check_kind("mixture", mixture, Mixture, "such as GaussianMixture(10, 5)")
         if not 0 <= number(strength) < inf:
-            raise ValueError(
-                f"strength is in nats for each neighbour, at least 0, got {strength!r}"
-            )
+            raise ValueError(f"strength is in nats for each neighbor, at least 0, got {strength!r}")
         self.mixture = mixture
         self.num_components, self.dim = mixture.num_components, mixture.dim
         self.weights = mixture.weights
@@ -78,9 +76,9 @@ class NeighborMixture(Mixture):
         return getattr(self.mixture, "covariance", "diag")
 
     def component(self, neighbors: Tensor | None = None) -> Component:
-        """p(c), or p(c given the neighbours' clusters).
+        """p(c), or p(c given the neighbors' clusters).
 
-        :param neighbors: number of neighbours in each cluster ``[..., K]``.
+        :param neighbors: number of neighbors in each cluster ``[..., K]``.
         """
         alone = self.mixture.component()
         if neighbors is None:

@@ -31,7 +31,7 @@ from inference.metrics import (
     mean_correlation,
     probe_accuracy,
 )
-from tests import catalogue
+from tests import catalog
 from tests.bad_inputs.shared import (
     COUNT,
     HUGE,
@@ -299,7 +299,7 @@ DIAGNOSTICS = [
         ("misfit: guide", lambda: log_importance_weights(ladder(), X, 3), "has no density of z"),
         (
             "misfit: flow",
-            lambda: log_importance_weights(catalogue.flow(), X, 3),
+            lambda: log_importance_weights(catalog.flow(), X, 3),
             "FlowGuide has no dens",
         ),
         ("range: draws", lambda: log_importance_weights(guide(), X, 0), f"num_draws {COUNT}, got"),

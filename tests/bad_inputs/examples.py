@@ -100,8 +100,8 @@ EXAMPLES = [
         "some_rows", ("range: rows", lambda: some_rows(data.digits(), -1), f"rows {COUNT}, got -1")
     ),
     *of(
-        "coloured",
-        ("range: num_hues", lambda: data.coloured(data.digits(), "c", 0), f"num_hues {COUNT}"),
+        "colored",
+        ("range: num_hues", lambda: data.colored(data.digits(), "c", 0), f"num_hues {COUNT}"),
     ),
     *of(
         "check_schedule",

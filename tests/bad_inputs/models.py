@@ -630,8 +630,8 @@ MODELS = [
         "FacetModel.generate",
         (
             "unknown: facet",
-            lambda: guide().model.generate(1, "colour", 0),
-            "unknown facet 'colour'",
+            lambda: guide().model.generate(1, "color", 0),
+            "unknown facet 'color'",
         ),
         ("range: cluster", lambda: guide().model.generate(1, "digit", 4), "clusters 0 to 3, got 4"),
         ("type: cluster", lambda: guide().model.generate(1, "digit", "2"), "0 to 3, got '2'"),

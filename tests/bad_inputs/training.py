@@ -210,7 +210,7 @@ RUNS = [
     *of(
         "SVIRunner",
         (
-            "misfit: an optimiser with a closure",
+            "misfit: an optimizer with a closure",
             lambda: run_with(optimizer=torch.optim.LBFGS),
             "LBFGS computes the loss several times a step, which the runner does not",
         ),
@@ -240,7 +240,7 @@ RUNS = [
     *of(
         "SVIRunner.fit",
         ("missing: label", lambda: fit(ivae), "IVAE needs label= besides x"),
-        ("unknown: option", lambda: fit(epoch=3), "got epoch: is that a misspelt option"),
+        ("unknown: option", lambda: fit(epoch=3), "got epoch: is that a misspelled option"),
         ("shape: group", lambda: fit(mlvae, group=[0, 1]), r"group has shape \[2\], but there are"),
         ("type: epochs", lambda: fit(epochs=None), f"epochs {COUNT}, got None"),
         ("type: data set", lambda: fit(x=TensorDataset(TENSOR)), r"give a DataLoader of it, such"),
@@ -451,7 +451,7 @@ RUNS = [
         "neighbor_clusters",
         ("range: num_clusters", lambda: neighbor_clusters(X, 0), f"num_clusters {COUNT}, got 0"),
         ("shape: few rows", lambda: neighbor_clusters(X[:5], 5, 3), "num_clusters=5 is too many"),
-        ("shape: few neighbours", lambda: neighbor_clusters(X[:5], 2), "num_neighbors=10 is too"),
+        ("shape: few neighbors", lambda: neighbor_clusters(X[:5], 2), "num_neighbors=10 is too"),
         ("shape: a row", lambda: neighbor_clusters(X[0], 2), r"data \[N, ...\] are needed"),
         ("nan: x", lambda: neighbor_clusters(holed(NAN), 2, 2), "fill in what is missing"),
         ("type: x", lambda: neighbor_clusters([["a"]], 2), "x must hold numbers"),
@@ -494,7 +494,7 @@ RUNS = [
         ("type: runner", lambda: fit_near(guide()), "must be an SVIRunner"),
         ("type: graph", lambda: fit_near(by=X), "a NeighborGraph"),
         ("range: epochs", lambda: fit_near(epochs=0), f"epochs {COUNT}, got 0"),
-        ("misfit: prior", lambda: fit_near(runner()), "neighbours need a facet with a NeighborMix"),
+        ("misfit: prior", lambda: fit_near(runner()), "neighbors need a facet with a NeighborMix"),
         ("empty: graph", lambda: fit_near(by={}), "no graph is given"),
         (
             "misfit: run",
@@ -514,7 +514,7 @@ RUNS = [
         (
             "unknown: facet",
             lambda: fit_near(by={"hue": graph()}),
-            "facet 'hue' takes no neighbours",
+            "facet 'hue' takes no neighbors",
         ),
         ("shape: x", lambda: fit_near(x=X[:4]), "joins 5 data, but x has 4"),
     ),
@@ -535,7 +535,7 @@ RUNS = [
         (
             "misfit: prior",
             lambda: cluster_posterior(guide(), X, graph()),
-            "neighbours need a facet with a NeighborMixture",
+            "neighbors need a facet with a NeighborMixture",
         ),
     ),
     *of(
@@ -691,7 +691,7 @@ def told(counts: Any, run: SVIRunner | None = None) -> SVIRunner:
     return (run or near()).fit(X, 1, neighbors=counts)
 
 
-# What neighbours say of three clusters.
+# What neighbors say of three clusters.
 SAID = np.ones((len(X), 3))
 
 

@@ -15,7 +15,7 @@ from examples import vade_ivae, vlac
 from facetvae.datasets import digits
 from facetvae.explorer.data import open_run
 from inference import SVIRunner
-from lab.protocols.datasets import coloured
+from lab.protocols.datasets import colored
 from lab.protocols.sources import time_contrastive
 from lab.summarize import flat
 from tests import fresh
@@ -143,7 +143,7 @@ def test_data_are_drawn_as_the_whole_protocols_draw_them() -> None:
     theirs = time_contrastive(7, vade_ivae.NUM_SEGMENTS, vade_ivae.DIM, seed=1)
     np.testing.assert_allclose(x.reshape(-1, 5), theirs.x, rtol=1e-12)
     np.testing.assert_array_equal(sources.reshape(-1, 5), theirs.sources)
-    ours, known = vlac.coloured(digits()), coloured(digits(), "colour-digits")
+    ours, known = vlac.colored(digits()), colored(digits(), "color-digits")
     np.testing.assert_equal(vars(ours), vars(known))
 
 

@@ -15,7 +15,7 @@ from scipy import sparse
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from facetvae.estimators import MultiFacetClustering
-from facetvae.estimators.counts import Centred, counts_view, logarithms
+from facetvae.estimators.counts import Centered, counts_view, logarithms
 from facetvae.estimators.facets import number_of_facets
 from lab.benchmarks import sparse_counts, sparse_memory
 from ppl_models import (
@@ -66,7 +66,7 @@ def directions(x: np.ndarray, num_batches: int = 1) -> int:
     return counts_view(sparse_rows(sparse.csr_array(x)), num_batches).weights.shape[1] // 4
 
 
-def test_directions_are_one_fewer_than_the_clusters_of_each_labelling() -> None:
+def test_directions_are_one_fewer_than_the_clusters_of_each_labeling() -> None:
     x, _, _ = drawn()
     assert directions(x) == 4  # of three clusters and three batches
     assert directions(coded(), BATCHES) == 2
@@ -96,15 +96,15 @@ def test_the_numbers_tell_the_clusters_whatever_the_totals() -> None:
     assert np.abs(np.corrcoef(z.T, totals)[-1, :-1]).max() < 0.25
 
 
-def test_centred_directions_are_those_of_the_dense_matrix() -> None:
+def test_centered_directions_are_those_of_the_dense_matrix() -> None:
     x, _, batch = drawn()
     seen = logarithms(sparse.csr_array(x).astype(float), 100.0)
     n = x.sum(1, keepdims=True)
     np.testing.assert_allclose(seen.toarray(), np.log1p(100 * x / n))
-    centred = Centred.of(seen, batch, BATCHES)
+    centered = Centered.of(seen, batch, BATCHES)
     means = np.stack([seen.toarray()[batch == b].mean(0) for b in range(BATCHES)])
-    dense = (seen.toarray() - means[batch]) * centred.scale
-    sizes, turns = centred.directions(5, np.random.default_rng(0))
+    dense = (seen.toarray() - means[batch]) * centered.scale
+    sizes, turns = centered.directions(5, np.random.default_rng(0))
     _, want, vt = np.linalg.svd(dense)
     np.testing.assert_allclose(sizes, want[:5], rtol=1e-6)
     np.testing.assert_allclose(np.abs((turns * vt[:5]).sum(1)), 1, rtol=1e-5)

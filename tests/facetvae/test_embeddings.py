@@ -42,7 +42,7 @@ def test_rows_of_length_one_are_embeddings(dtype: type) -> None:
     assert type(reader_for(x, None, Normal(0.1))) is Reader, "a likelihood declines"
 
 
-def test_rows_normalised_in_16_bits_are_embeddings() -> None:
+def test_rows_normalized_in_16_bits_are_embeddings() -> None:
     x = 30 * unit_rows(500, 768).astype(np.float16)
     x /= np.sqrt(np.square(x).sum(1, dtype=np.float16, keepdims=True))
     assert of_length_one(x).all()
@@ -98,7 +98,7 @@ def test_equal_rows_and_few_are_encoded() -> None:
 # Facets in them.
 
 
-def test_two_labellings_of_drawn_embeddings_are_found() -> None:
+def test_two_labelings_of_drawn_embeddings_are_found() -> None:
     drawn = drawn_embeddings(300, (3, 2), (0.3, 0.2), width=64, decay=0.5, seed=1)
     found = MultiFacetClustering(epochs=10, random_state=0).fit(drawn.x)
     assert found.settings_["values"] == "embeddings"
@@ -162,7 +162,7 @@ def test_later_calls_keep_the_encoding(fitted: Fitted) -> None:
     assert again.settings_["values"] == "embeddings"
 
 
-# Drawn embeddings and the benchmark.
+# Simulated embeddings and the benchmark.
 
 
 def test_shares_of_drawn_embeddings_are_as_asked() -> None:

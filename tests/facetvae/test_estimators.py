@@ -65,7 +65,7 @@ from facetvae.table_rules.subspaces import Subspaces, independent_subspaces
 from guides import FacetGuide, VaDEGuide
 from inference import elbo
 from inference.randomness import seeded
-from lab.protocols.sources import Labellings, labellings
+from lab.protocols.sources import Labelings, labelings
 from ppl_models import MFCVAE, Bernoulli, DiscretizedLogistic, Normal, StandardNormal
 from ppl_models.given.observed import Observed
 from tests.global_state import unchanged
@@ -214,7 +214,7 @@ def test_missing_entries_are_filled_in_the_units_of_the_data() -> None:
     holes = np.random.default_rng(0).random(x.shape) < 0.2
     holed = np.where(holes, NAN, x)
     second = x[:, 0] > 0
-    centre = np.where(second, 2.0, -2.0)[:, None] * [1, 10, 100, 1, 1] + [0, 0, 0, 50, 0]
+    center = np.where(second, 2.0, -2.0)[:, None] * [1, 10, 100, 1, 1] + [0, 0, 0, 50, 0]
     options = {"epochs": 20, "learning_rate": 5e-3, "random_state": 0}
     for found in (
         short(1, **options).fit(holed),
@@ -225,7 +225,7 @@ def test_missing_entries_are_filled_in_the_units_of_the_data() -> None:
         filled = found.impute(holed)
         np.testing.assert_array_equal(filled[~holes], x[~holes])
         # Standard deviations of a column: its mean, instead of the group's, would be off by 0.97.
-        assert np.abs((filled - centre) / x.std(0))[holes].mean() < 0.4
+        assert np.abs((filled - center) / x.std(0))[holes].mean() < 0.4
         whole = found.impute(x)
         np.testing.assert_array_equal(whole, x)
         assert not np.shares_memory(whole, x)
@@ -299,8 +299,8 @@ def test_images_whose_channels_are_last_are_not_taken_in_silence() -> None:
 
 
 def test_tables_within_bounds_are_columns_and_pictures_are_not() -> None:
-    """Two labellings, scaled to [0, 1] or to bytes, and a cube without clusters; but digits, of
-    which neighbours tell more clusters than subspaces do, from 0 to 1 or to 16.
+    """Two labelings, scaled to [0, 1] or to bytes, and a cube without clusters; but digits, of
+    which neighbors tell more clusters than subspaces do, from 0 to 1 or to 16.
     """
     x = drawn().x
     scaled = (x - x.min()) / np.ptp(x)
@@ -346,7 +346,7 @@ def test_rows_with_more_clusters_than_subspaces_show_are_pictures(
     for facets in (None, 3):
         found = MultiFacetClustering(facets, n_clusters=2, epochs=3, random_state=0).fit(x)
         assert found.settings_["start"] == "NeighborStrategy"
-        assert found.settings_["found"].startswith("neighbours tell more clusters than subspaces")
+        assert found.settings_["found"].startswith("neighbors tell more clusters than subspaces")
         assert len(found.facet_names_) == (facets or 2)
     sized = MultiFacetClustering(n_latents=3, n_clusters=2, epochs=3, random_state=0).fit(x)
     assert sized.settings_["start"] == "SubspaceStrategy"
@@ -354,11 +354,11 @@ def test_rows_with_more_clusters_than_subspaces_show_are_pictures(
 
 @cache
 def two_groupings() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A table, and two independent labellings of it: the second has the clearer clusters."""
+    """A table, and two independent labelings of it: the second has the clearer clusters."""
     rng = np.random.default_rng(0)
     a, b = rng.integers(2, size=(2, 120))
-    centres = np.outer(a, [4, 4, 0, 0]) + np.outer(b, [0, 0, 8, 8])
-    return centres + rng.normal(size=(120, 4)), a, b
+    centers = np.outer(a, [4, 4, 0, 0]) + np.outer(b, [0, 0, 8, 8])
+    return centers + rng.normal(size=(120, 4)), a, b
 
 
 def test_labels_choose_among_more_facets_than_are_wanted() -> None:
@@ -442,7 +442,7 @@ def test_constant_columns_are_not_scaled(value: float) -> None:
     np.testing.assert_array_equal(encoding_of(x, None).scale, 1)
 
 
-def test_columns_are_standardised_each_by_itself_and_images_all_alike() -> None:
+def test_columns_are_standardized_each_by_itself_and_images_all_alike() -> None:
     x = np.c_[columns(), np.full(60, 7.0)]
     x[:3, 0] = NAN
     encoding = encoding_of(x, None)
@@ -547,15 +547,15 @@ def test_score_is_in_the_units_of_the_data() -> None:
 
 
 @cache
-def drawn() -> Labellings:
+def drawn() -> Labelings:
     """Three clusters and five, each on a circle; four would be a square, whose sides are
     independent of each other.
     """
-    return labellings(400, (3, 5), seed=0)
+    return labelings(400, (3, 5), seed=0)
 
 
 def test_subspaces_are_those_that_the_data_were_drawn_from() -> None:
-    """A mixture in each part finds one labelling, and nothing of the other."""
+    """A mixture in each part finds one labeling, and nothing of the other."""
     x = drawn().x - drawn().x.mean(0)
     found = independent_subspaces(x, 4, 2, 0)
     assert sorted(found.dims) == [2, 2]
@@ -640,7 +640,7 @@ def test_a_table_gets_the_noise_of_its_columns() -> None:
     """Known to about 1 / sqrt(2 N), 3 % here, and to what the factors take of it; one scale for all
     would be off by more than half in some columns.
     """
-    drawn_data = labellings(600, (3,), dims=(2,), width=20, noise=0.5, seed=3)
+    drawn_data = labelings(600, (3,), dims=(2,), width=20, noise=0.5, seed=3)
     x = drawn_data.x * np.geomspace(0.1, 10, 20)
     found = MultiFacetClustering(epochs=2, random_state=0).fit(x)
     scale = found.runner_.model.likelihood.scale.numpy()
@@ -668,15 +668,15 @@ def test_networks_are_taught_the_maps() -> None:
 
 
 @cache
-def two_labellings() -> MultiFacetClustering:
+def two_labelings() -> MultiFacetClustering:
     return MultiFacetClustering(
         2, n_clusters=[3, 5], epochs=25, learning_rate=2e-3, random_state=0
     ).fit(drawn().x)
 
 
-def test_facets_are_the_labellings() -> None:
+def test_facets_are_the_labelings() -> None:
     agreement = np.array(
-        [[nmi(y, found) for y in drawn().labels] for found in two_labellings().labels_.T]
+        [[nmi(y, found) for y in drawn().labels] for found in two_labelings().labels_.T]
     )
     assert ((agreement > 0.75).sum(0) == 1).all(), agreement
     assert ((agreement < 0.2).sum(0) == 1).all(), agreement
@@ -704,11 +704,11 @@ def test_clusters_are_numbered_from_the_largest() -> None:
 
 
 def test_samples_come_from_the_chosen_cluster() -> None:
-    """After a fit this short about one in ten is put into a neighbour. Three in four are asked for:
+    """After a fit this short about one in ten is put into a neighbor. Three in four are asked for:
     of draws that did not follow the choice one in three would be at most, and a share of 200 has a
     standard error of 0.035 or less.
     """
-    found = two_labellings()
+    found = two_labelings()
     for j in range(2):
         for k in range(len(found.clusters_[j])):
             x, clusters = found.sample(200, facet=j, cluster=k)
@@ -928,7 +928,7 @@ def test_groups_go_through_a_pipeline() -> None:
 
 
 def test_facets_are_counted_by_default() -> None:
-    """Two labellings, one, and none."""
+    """Two labelings, one, and none."""
     rng = np.random.default_rng(0)
     found = MultiFacetClustering(epochs=10, random_state=0)
     two = found.fit(drawn().x)
@@ -953,7 +953,7 @@ def test_a_facet_that_no_other_start_finds_is_reported() -> None:
     assert found.settings_["unstable"] == ["facet_0"]
     two = MultiFacetClustering(epochs=10, random_state=0, n_init=3).fit(drawn().x)
     assert two.stability_.shape == (2,)
-    assert two.stability_.min() > 0.7, "labellings are found again"
+    assert two.stability_.min() > 0.7, "labelings are found again"
     assert two.settings_["unstable"] == []
     assert np.isnan(fitted().stability_).all()
 
@@ -1153,7 +1153,7 @@ def test_what_facets_leave_has_its_own_latent() -> None:
 
 
 def test_facets_that_are_asked_for_are_those_with_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of two labellings, the one with the clearer clusters or with as many as asked for, and
+    """One of two labelings, the one with the clearer clusters or with as many as asked for, and
     not both mixed.
     """
     counted: list[Any] = []
@@ -1181,7 +1181,7 @@ def test_facets_that_are_asked_for_are_those_with_clusters(monkeypatch: pytest.M
 def test_new_data_keep_the_clusters_numbers() -> None:
     x = drawn().x
     found = MultiFacetClustering(epochs=20, random_state=0).fit(x[:250])
-    before, centres = found.predict(x), [each.copy() for each in found.clusters_]
+    before, centers = found.predict(x), [each.copy() for each in found.clusters_]
     rng = np.random.default_rng(0)
     drift = 0.3 * x.std(0) * rng.normal(size=x.shape[1])
     new = x[250:] + drift
@@ -1191,7 +1191,7 @@ def test_new_data_keep_the_clusters_numbers() -> None:
     assert found.labels_.shape == (150, 2)
     assert (found.labels_ != before[250:]).mean() < max(0.05, lost)
     assert found.score(new) > score
-    for kept, now in zip(centres, found.clusters_, strict=True):
+    for kept, now in zip(centers, found.clusters_, strict=True):
         np.testing.assert_array_equal(kept, now)
 
 
@@ -1200,8 +1200,8 @@ def test_the_first_part_of_data_is_fitted_to() -> None:
     assert found.partial_fit(columns()).labels_.shape == (60, 2)
 
 
-def test_the_deepest_facet_of_images_starts_from_neighbours() -> None:
-    """Three kinds of bars: neighbours tell them, and their number is theirs."""
+def test_the_deepest_facet_of_images_starts_from_neighbors() -> None:
+    """Three kinds of bars: neighbors tell them, and their number is theirs."""
     rng = np.random.default_rng(0)
     kind = rng.integers(3, size=300)
     x = np.full((300, 8, 8), 0.1)
@@ -1211,7 +1211,7 @@ def test_the_deepest_facet_of_images_starts_from_neighbours() -> None:
     found = MultiFacetClustering(2, epochs=10, random_state=0).fit(x)
     assert found.settings_["start"] == "NeighborStrategy"
     assert found.settings_["n_clusters"]["facet_1"] == 3
-    assert found.settings_["counted"]["facet_1"] == "clusters of neighbours"
+    assert found.settings_["counted"]["facet_1"] == "clusters of neighbors"
     assert nmi(kind, found.labels_[:, 1]) > 0.9
     told = MultiFacetClustering(2, n_clusters=(2, 4), epochs=4, random_state=0).fit(x)
     assert told.settings_["n_clusters"] == {"facet_0": 2, "facet_1": 4}

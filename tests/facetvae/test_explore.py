@@ -38,7 +38,7 @@ from ppl_models import (
     VaDE,
 )
 from tests import chromium, fresh
-from tests.catalogue import (
+from tests.catalog import (
     BUILDERS,
     autoencoder,
     cvae,
@@ -255,8 +255,8 @@ def test_data_that_are_no_images_are_drawn_as_bars() -> None:
         1,
         *picture.shape,
     )
-    grey = np.array([[[0, 51], [255, 1]]], np.uint8)
-    np.testing.assert_array_equal(Pictures.of(grey)(grey), grey)
+    gray = np.array([[[0, 51], [255, 1]]], np.uint8)
+    np.testing.assert_array_equal(Pictures.of(gray)(gray), gray)
 
 
 # The command

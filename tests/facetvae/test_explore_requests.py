@@ -22,7 +22,7 @@ from facetvae.explorer.data import open_run
 from facetvae.explorer.explorer import Explorer
 from guides import FacetGuide
 from inference import SVIRunner
-from tests.catalogue import BUILDERS, autoencoder, cvae, given, nvae, two_facets, vae
+from tests.catalog import BUILDERS, autoencoder, cvae, given, nvae, two_facets, vae
 
 pytest.importorskip("dash", reason="needs facetvae[explore]")
 from facetvae.explorer import page as explore_page

@@ -17,10 +17,10 @@ from facetvae.estimators import MultiFacetClustering, clustering, linear_maps
 from facetvae.estimators.encoding import encoding_of
 from facetvae.table_rules import outliers, rows
 from facetvae.table_rules.outliers import Outliers
-from facetvae.table_rules.rows import Arranged, labelled, some
+from facetvae.table_rules.rows import Arranged, labeled, some
 from inference.initialization.nearest import CellSearch
 from lab.benchmarks import million_rows
-from lab.protocols.sources import labellings
+from lab.protocols.sources import labelings
 
 pytestmark = pytest.mark.slow(10)
 
@@ -37,8 +37,8 @@ def many(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 
 def drawn(n: int = 600, width: int = 5) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Two labellings, of two and three clusters."""
-    found = labellings(n, (2, 3), (1, 2), width, seed=1)
+    """Two labelings, of two and three clusters."""
+    found = labelings(n, (2, 3), (1, 2), width, seed=1)
     return found.x.astype(np.float32), found.labels
 
 
@@ -69,7 +69,7 @@ def test_chosen_rows_are_in_order_and_random(many: Callable) -> None:
     assert (np.diff(chosen) > 0).all()
     assert abs(chosen.mean() - 500) < 5 * 1000 / np.sqrt(12 * 100)
     label = {"a": np.full(1000, -1), "b": np.where(np.arange(1000) % 50 == 3, 1, -1)}
-    assert labelled(label, 1000).tolist() == list(range(3, 1000, 50))
+    assert labeled(label, 1000).tolist() == list(range(3, 1000, 50))
 
 
 KINDS = {
@@ -107,7 +107,7 @@ def test_scales_are_those_of_all_rows_at_once(kind: str, chosen: bool, many: Cal
 
 
 @pytest.mark.parametrize("with_faiss", [False, True])
-def test_outlying_rows_of_many_are_those_of_exact_neighbours(
+def test_outlying_rows_of_many_are_those_of_exact_neighbors(
     with_faiss: bool, many: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if with_faiss:
@@ -153,8 +153,8 @@ def test_many_rows_are_searched_in_part_and_all_get_clusters(many: Callable) -> 
     assert with_gaps.transform(gaps).shape[0] == 600
 
 
-def test_labelled_rows_are_seen_though_few_are_searched(many: Callable) -> None:
-    """20 labelled rows of 600, of which 200 are searched, decide which facet is which, and how its
+def test_labeled_rows_are_seen_though_few_are_searched(many: Callable) -> None:
+    """20 labeled rows of 600, of which 200 are searched, decide which facet is which, and how its
     clusters are numbered.
     """
     many(200)

@@ -211,7 +211,7 @@ def test_categories_that_tell_nothing_of_each_other_are_no_grouping() -> None:
     assert len(view.directions) <= 1
 
 
-def test_directions_of_codes_are_those_of_their_labelling() -> None:
+def test_directions_of_codes_are_those_of_their_labeling() -> None:
     """Three clusters: two directions, beside all of the five numbers', of which four depend on each
     other. In 15 tables 3 or more with another number are 4 % of tests at a true rate of 5 %.
     """
@@ -262,7 +262,7 @@ def test_few_dimensions_that_many_columns_share_are_all_looked_at() -> None:
 
 
 @pytest.mark.slow(60)
-def test_a_labelling_in_categories_and_counts_is_found_beside_one_in_numbers() -> None:
+def test_a_labeling_in_categories_and_counts_is_found_beside_one_in_numbers() -> None:
     drawn = mixed_table(700, 3)
     found = MultiFacetClustering(random_state=0).fit(drawn.frame())
     scores = {
@@ -292,7 +292,7 @@ def test_tables_are_measured_once(
 
 
 def test_large_integers_are_rounded() -> None:
-    """Also those that single precision does not tell from their neighbours."""
+    """Also those that single precision does not tell from their neighbors."""
     rng = np.random.default_rng(0)
     given = pd.DataFrame({"a": rng.integers(30_000_000, 90_000_000, 60), "k": ["x", "y"] * 30})
     for dtype in ("int64", "Int64"):

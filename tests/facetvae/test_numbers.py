@@ -19,8 +19,8 @@ from facetvae.table_rules.grids import grid_of
 from facetvae.table_rules.merging import SEPARATED, merge_tree, merged_number
 from facetvae.table_rules.skewness import unskewed_if_better
 from facetvae.table_rules.subspaces import independent_sources
-from lab.benchmarks.numbers_found import NONE, linear, standardised, table
-from lab.protocols.sources import labellings
+from lab.benchmarks.numbers_found import NONE, linear, standardized, table
+from lab.protocols.sources import labelings
 
 pytestmark = pytest.mark.slow(40)
 
@@ -30,8 +30,8 @@ def heavy(n: int = 1500) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
     label = rng.integers(3, size=n)
     stretch = np.sqrt(rng.chisquare(4, (n, 1)) / 4)
-    centres = 10 * np.array([[0, 0], [1, 0], [0.5, 0.9]])
-    return centres[label] + rng.normal(size=(n, 2)) / stretch, label
+    centers = 10 * np.array([[0, 0], [1, 0], [0.5, 0.9]])
+    return centers[label] + rng.normal(size=(n, 2)) / stretch, label
 
 
 def test_clusters_with_heavy_tails_are_merged_from_several_components() -> None:
@@ -93,7 +93,7 @@ def test_dips_of_uniform_draws_are_significant_as_often_as_said() -> None:
 
 
 def agreement(found: FacetCount, x: np.ndarray, labels: Sequence[np.ndarray]) -> list[float]:
-    """Of each labelling, the NMI with the facet that agrees with it most."""
+    """Of each labeling, the NMI with the facet that agrees with it most."""
     parts = np.split(found.subspaces.sources(x), np.cumsum(found.subspaces.dims)[:-1], 1)
     told = [
         facet.tree.labels(z, facet.tree.modes) for z, facet in zip(parts, found.facets, strict=True)
@@ -102,9 +102,9 @@ def agreement(found: FacetCount, x: np.ndarray, labels: Sequence[np.ndarray]) ->
 
 
 @pytest.mark.parametrize("clusters", [(3,), (3, 5), (2, 6, 3)])
-def test_facets_are_the_labellings(clusters: tuple[int, ...]) -> None:
-    data = labellings(1500, clusters, (2,) * len(clusters), width=30, seed=1)
-    x = standardised(data.x)
+def test_facets_are_the_labelings(clusters: tuple[int, ...]) -> None:
+    data = labelings(1500, clusters, (2,) * len(clusters), width=30, seed=1)
+    x = standardized(data.x)
     found = number_of_facets(x)
     assert found.number == len(clusters)
     assert sorted(facet.tree.modes for facet in found.facets) == sorted(clusters)
@@ -120,7 +120,7 @@ def test_most_drawn_tables_have_their_number_of_facets() -> None:
     seeds = [seed for seed in range(90) if table(seed).rows < 800 and table(seed).width < 150][:12]
     assert len(seeds) == 12
     drawn = [linear(seed) for seed in seeds]
-    right = [number_of_facets(standardised(each.x)).number == len(each.labels) for each in drawn]
+    right = [number_of_facets(standardized(each.x)).number == len(each.labels) for each in drawn]
     assert sum(right) >= int(binom.ppf(0.05, 12, 0.9)), dict(zip(seeds, right, strict=True))
 
 
@@ -135,14 +135,14 @@ def test_data_without_clusters_have_no_facets() -> None:
         kind
         for kind, draw in NONE.items()
         for _ in range(2)
-        if number_of_facets(standardised(draw(rng, 200, int(rng.integers(3, 9))))).number
+        if number_of_facets(standardized(draw(rng, 200, int(rng.integers(3, 9))))).number
     ]
     assert not claimed
 
 
 def test_sources_are_uncorrelated_where_fast_ica_fails() -> None:
     """On this table it ends with a source that is a sum of three others."""
-    x = standardised(linear(162).x)
+    x = standardized(linear(162).x)
     sources, maps, loc = independent_sources(x, 6, 0)
     np.testing.assert_allclose(np.cov(sources.T), np.eye(6), atol=0.01)
     np.testing.assert_allclose((x - loc) @ maps.T, sources, atol=1e-6)
@@ -152,35 +152,35 @@ def test_constant_data_have_no_facets() -> None:
     found = number_of_facets(np.zeros((50, 4)))
     assert found.number == 0
     assert not found.groups
-    assert found.evidence == "no clusters beyond chance; 1 cluster(s) of neighbours"
+    assert found.evidence == "no clusters beyond chance; 1 cluster(s) of neighbors"
 
 
 @pytest.mark.parametrize(
     ("numbers", "dims", "rows", "least"), [((6, 4), 12, 1000, 0.95), ((8, 5), 15, 1500, 0.8)]
 )
-def test_labellings_that_no_subspace_shows_are_one_facet_of_their_combinations(
+def test_labelings_that_no_subspace_shows_are_one_facet_of_their_combinations(
     numbers: tuple[int, int], dims: int, rows: int, least: float
 ) -> None:
-    """Each combination has its clusters' centre anywhere. With 40 of them and 25 components at
+    """Each combination has its clusters' center anywhere. With 40 of them and 25 components at
     most, it depends on the last digits whether groups of coordinates show them, or all together.
     """
     rng = np.random.default_rng(0)
     combined = rng.integers(np.prod(numbers), size=rows)
-    centres = 3 * rng.normal(size=(np.prod(numbers), dims))
-    x = standardised(centres[combined] + 0.5 * rng.normal(size=(rows, dims)))
+    centers = 3 * rng.normal(size=(np.prod(numbers), dims))
+    x = standardized(centers[combined] + 0.5 * rng.normal(size=(rows, dims)))
     found = number_of_facets(x)
     assert found.number == 1
     each = found.facets[0].tree.labels(found.subspaces.sources(x), found.numbers[0])
     assert nmi(combined, each) > least
 
 
-def test_pictures_in_colours_are_two_facets() -> None:
-    """Colours multiply pictures, so that ICA finds their 18 combinations in one group."""
+def test_pictures_in_colors_are_two_facets() -> None:
+    """Colors multiply pictures, so that ICA finds their 18 combinations in one group."""
     rng = np.random.default_rng(0)
-    pictures, colours = rng.integers(2, size=(6, 40)), 1 - np.eye(3)
+    pictures, colors = rng.integers(2, size=(6, 40)), 1 - np.eye(3)
     labels = rng.integers(6, size=800), rng.integers(3, size=800)
-    clean = pictures[labels[0], :, None] * colours[labels[1], None]
-    x = standardised(clean.reshape(800, -1) + rng.normal(0, 0.15, (800, 120)))
+    clean = pictures[labels[0], :, None] * colors[labels[1], None]
+    x = standardized(clean.reshape(800, -1) + rng.normal(0, 0.15, (800, 120)))
     found = number_of_facets(x)
     assert sorted(found.numbers) == [3, 6]
     z = (x - found.loc) @ found.maps.T
@@ -213,7 +213,7 @@ def test_random_clusters_are_a_grid_as_seldom_as_said() -> None:
 def test_a_grouping_of_all_coordinates_together() -> None:
     """As in scikit-learn's table of breast cancers: hills that no group of coordinates shows."""
     data = load_breast_cancer()
-    x = standardised(data.data)
+    x = standardized(data.data)
     unskewed = unskewed_if_better(x)
     assert unskewed is not None
     found = number_of_facets(unskewed.apply(x))
@@ -225,12 +225,12 @@ def test_a_grouping_of_all_coordinates_together() -> None:
 
 def test_coordinates_do_not_depend_on_the_columns_noise() -> None:
     """Two signals in forty columns whose noise differs by a factor of ten: principal components in
-    units of the noise tell as much of them as all columns do, those of standardised columns less.
+    units of the noise tell as much of them as all columns do, those of standardized columns less.
     """
     rng = np.random.default_rng(0)
     signal = rng.uniform(-1, 1, (2000, 2))
     noise = np.geomspace(0.3, 3, 40) * rng.normal(size=(2000, 40))
-    x = standardised(signal @ rng.normal(size=(2, 40)) + noise)
+    x = standardized(signal @ rng.normal(size=(2, 40)) + noise)
     start = PCA(2, whiten=True).fit(x)
     maps = start.components_ / np.sqrt(start.explained_variance_)[:, None]
     found = _in_units_of_noise(FacetCount([], x.mean(0), maps), x, 0)
@@ -243,9 +243,9 @@ def test_coordinates_do_not_depend_on_the_columns_noise() -> None:
 
 
 def test_a_facet_that_independent_components_blur() -> None:
-    """Of eleven components ICA finds each valley half filled, of three it loses one labelling."""
+    """Of eleven components ICA finds each valley half filled, of three it loses one labeling."""
     drawn = linear(9039)
-    x = standardised(drawn.x)
+    x = standardized(drawn.x)
     found = number_of_facets(x)
     assert sorted(found.numbers) == [2, 2, 3]
     best = [nmi(*pair) for pair in zip(drawn.labels, drawn.likeliest(), strict=True)]
@@ -255,7 +255,7 @@ def test_a_facet_that_independent_components_blur() -> None:
 def test_directions_are_those_of_the_clusters() -> None:
     """Six clusters on a circle, of which ICA gives one coordinate (NMI 0.64), beside two."""
     drawn = linear(3032)
-    x = standardised(drawn.x)
+    x = standardized(drawn.x)
     found = number_of_facets(x)
     assert sorted(found.subspaces.dims) == [1, 2]
     assert min(agreement(found, x, drawn.labels)) > 0.95

@@ -35,7 +35,7 @@ SIZES = (30, 300, 3000)
 
 
 def table(n: int) -> np.ndarray:
-    """Two labellings, of two and three clusters."""
+    """Two labelings, of two and three clusters."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(n, 4))
     x[:, 0] += 6 * rng.integers(2, size=n)

@@ -20,7 +20,7 @@ from facetvae.selection.candidates import FittedRun, Selection
 from guides import FacetGuide, VaDEGuide
 from inference import SVIRunner, elbo, elbo_per_datum, warm_start
 from inference.evaluation import bounds
-from lab.protocols.sources import labellings
+from lab.protocols.sources import labelings
 from ppl_models import (
     MFCVAE,
     DiscretizedLogistic,
@@ -30,7 +30,7 @@ from ppl_models import (
     SharedMLP,
     VaDE,
 )
-from tests.catalogue import BUILDERS, given
+from tests.catalog import BUILDERS, given
 
 
 def some_data(guide: FacetGuide, n: int = 7) -> torch.Tensor:
@@ -256,7 +256,7 @@ def blobs() -> tuple[torch.Tensor, torch.Tensor]:
     """Three clusters in a plane, in five dimensions: what is trained on, too few for K = 12, and
     what is held out.
     """
-    x = torch.as_tensor(labellings(600, (3,), (2,), width=5, seed=0).x, dtype=torch.float32) / 3
+    x = torch.as_tensor(labelings(600, (3,), (2,), width=5, seed=0).x, dtype=torch.float32) / 3
     return x[:150], x[400:]
 
 

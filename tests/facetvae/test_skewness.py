@@ -8,7 +8,7 @@ from scipy.stats import yeojohnson
 from facetvae.estimators import MultiFacetClustering
 from facetvae.estimators.encoding import encoding_of
 from facetvae.table_rules.skewness import Unskewed, unskewed_if_better
-from lab.benchmarks.numbers_found import linear, standardised
+from lab.benchmarks.numbers_found import linear, standardized
 
 NAN = float("nan")
 
@@ -46,7 +46,7 @@ def test_missing_entries_stay_missing_and_any_output_has_a_counterpart() -> None
 
 
 def test_amounts_are_transformed_and_what_is_linear_is_not() -> None:
-    found = unskewed_if_better(standardised(amounts()))
+    found = unskewed_if_better(standardized(amounts()))
     assert found is not None
     assert found.power.max() < 0.5
     rng = np.random.default_rng(0)
@@ -56,12 +56,12 @@ def test_amounts_are_transformed_and_what_is_linear_is_not() -> None:
         rng.standard_t(4, (400, 5)),
         *(linear(seed).x[:1000] for seed in (1, 3, 5)),
     ):
-        assert unskewed_if_better(standardised(x)) is None
-    assert unskewed_if_better(standardised(amounts(20))) is None, "too few rows to tell"
+        assert unskewed_if_better(standardized(x)) is None
+    assert unskewed_if_better(standardized(amounts(20))) is None, "too few rows to tell"
 
 
 def test_constant_and_empty_columns_stay() -> None:
-    x = np.concatenate([standardised(amounts()), np.zeros((400, 1)), np.full((400, 1), NAN)], 1)
+    x = np.concatenate([standardized(amounts()), np.zeros((400, 1)), np.full((400, 1), NAN)], 1)
     found = unskewed_if_better(x)
     assert found is not None
     assert (found.power[6:] == 1).all()

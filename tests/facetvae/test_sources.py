@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from lab.protocols.sources import labellings, time_contrastive
+from lab.protocols.sources import labelings, time_contrastive
 
 
 @pytest.mark.parametrize("bends_sources", [False, True])
@@ -60,31 +60,31 @@ def test_the_seed_fixes_everything_and_sizes_share_the_mixing() -> None:
     assert not np.allclose(a.mixing.weights[0], other.mixing.weights[0])
 
 
-def test_labellings_are_independent_and_each_is_in_its_own_subspace() -> None:
-    """Undone, the mixing leaves the clusters around their centres, and noise of the given deviation
+def test_labelings_are_independent_and_each_is_in_its_own_subspace() -> None:
+    """Undone, the mixing leaves the clusters around their centers, and noise of the given deviation
     in the rest.
 
     20,000 rows: a mean's error is below 0.02 (about 1,700 rows a cluster of both, deviation 1),
     five of these.
     """
-    data = labellings(20_000, (3, 4), (2, 3), width=7, scales=(1, 2), noise=0.1, seed=1)
+    data = labelings(20_000, (3, 4), (2, 3), width=7, scales=(1, 2), noise=0.1, seed=1)
     undone = data.mixing.inverse(data.x)
     np.testing.assert_allclose(undone[:, 5:].std(0), 0.1, atol=0.005)
     np.testing.assert_array_equal(data.sources[:, 5:], 0)
     own = {0: undone[:, :2], 1: undone[:, 2:5] / 2}
-    for which, (coordinates, centres, label) in enumerate(
-        zip(own.values(), data.centres, data.labels, strict=True)
+    for which, (coordinates, centers, label) in enumerate(
+        zip(own.values(), data.centers, data.labels, strict=True)
     ):
         other = data.labels[1 - which]
-        for k, centre in enumerate(centres):
+        for k, center in enumerate(centers):
             np.testing.assert_allclose(
                 coordinates[label == k].std(0), np.sqrt(1 + (0.1 / (1 + which)) ** 2), atol=0.07
             )
             for both in (0, 1, 2):
                 rows = coordinates[(label == k) & (other == both)]
-                np.testing.assert_allclose(rows.mean(0), centre, atol=0.15)
-        neighbours = np.linalg.norm(centres - np.roll(centres, 1, axis=0), axis=1)
-        np.testing.assert_allclose(neighbours, 6, atol=1e-9)
+                np.testing.assert_allclose(rows.mean(0), center, atol=0.15)
+        neighbors = np.linalg.norm(centers - np.roll(centers, 1, axis=0), axis=1)
+        np.testing.assert_allclose(neighbors, 6, atol=1e-9)
     joint = np.histogram2d(*data.labels, bins=(3, 4))[0] / 20_000
     np.testing.assert_allclose(joint, 1 / 12, atol=5 * np.sqrt(1 / 12 / 20_000))
 
@@ -94,21 +94,21 @@ def test_the_bayes_rule_errs_as_often_as_it_must() -> None:
     deviation being that of a cluster and of the noise; five standard errors.
     """
     n, noise, scales = 20_000, 0.6, (1.0, 3.0)
-    data = labellings(n, (2, 5), (1, 1), 6, separation=3.0, scales=scales, noise=noise, seed=1)
+    data = labelings(n, (2, 5), (1, 1), 6, separation=3.0, scales=scales, noise=noise, seed=1)
     for K, scale, label, found in zip((2, 5), scales, data.labels, data.likeliest(), strict=True):
         expected = 2 * (K - 1) / K * norm.cdf(-1.5 / np.hypot(1, noise / scale))
         deviation = np.sqrt(expected * (1 - expected) / n)
         assert (found != label).mean() == pytest.approx(expected, abs=5 * deviation)
     with pytest.raises(ValueError, match="a mixing of one layer: got 2"):
-        labellings(50, num_layers=2).likeliest()
+        labelings(50, num_layers=2).likeliest()
 
 
-def test_labellings_on_a_line_and_mixed_by_more_than_a_rotation() -> None:
+def test_labelings_on_a_line_and_mixed_by_more_than_a_rotation() -> None:
     data, same, other = (
-        labellings(500, (5,), (1,), width=3, num_layers=3, noise=0.0, seed=seed)
+        labelings(500, (5,), (1,), width=3, num_layers=3, noise=0.0, seed=seed)
         for seed in (2, 2, 3)
     )
-    np.testing.assert_allclose(np.diff(data.centres[0], axis=0), 6)
+    np.testing.assert_allclose(np.diff(data.centers[0], axis=0), 6)
     np.testing.assert_allclose(data.mixing.inverse(data.x), data.sources, atol=1e-9)
     np.testing.assert_array_equal(same.x, data.x)
     assert not np.array_equal(other.labels[0], data.labels[0])
@@ -120,14 +120,14 @@ def test_labellings_on_a_line_and_mixed_by_more_than_a_rotation() -> None:
         ({"n": 0}, "n must be an integer of at least 1, got 0"),
         ({"clusters": (1, 4)}, "clusters 2 or more"),
         ({"clusters": 3}, "clusters must be a sequence of integers"),
-        ({"dims": (2,)}, "have a number for each labelling"),
+        ({"dims": (2,)}, "have a number for each labeling"),
         ({"scales": (1.0, -1.0)}, "scales must be a positive number, got -1.0"),
         ({"width": 3}, "width must be at least 4"),
         ({"noise": -0.1}, "noise at least 0"),
     ],
 )
-def test_labellings_are_checked(options: dict, message: str) -> None:
+def test_labelings_are_checked(options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        labellings(**{"n": 10, **options})
+        labelings(**{"n": 10, **options})
     with pytest.raises(ValueError, match="per_segment must be an integer of at least 1, got 0"):
         time_contrastive(0)

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from inference import SVIRunner
-from tests.catalogue import two_facets
+from tests.catalog import two_facets
 
 FORK = multiprocessing.get_context("fork")
 

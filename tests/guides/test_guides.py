@@ -28,7 +28,7 @@ from inference import ImportanceWeighted_ELBO, Loss, SVIRunner, elbo, fit_mixtur
 from inference.callbacks import FitMixtures
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder, SharedMLP, VaDE, VampPrior
 from ppl_models import Normal as NormalLikelihood
-from tests.catalogue import OBJECTIVES, PAIRS, given
+from tests.catalog import OBJECTIVES, PAIRS, given
 
 pytestmark = pytest.mark.slow(20)
 

@@ -20,7 +20,7 @@ from inference import Checkpoints, SVIRunner, fit_together
 from inference.callbacks import Draw, Evaluate, FitMixtures, JSONLines, StopEarly, TensorBoard
 from inference.checkpoints.periodic import CheckpointWarning, remove_checkpoints
 from inference.records import check_record
-from tests.catalogue import two_facets
+from tests.catalog import two_facets
 
 X = torch.rand(12, 6, generator=torch.Generator().manual_seed(2))
 SIZES: dict[str, Any] = {"batch_size": 6, "progress": False}

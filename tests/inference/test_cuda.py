@@ -20,7 +20,7 @@ from inference.training.cuda_graph import CUDAGraphStep
 from inference.training.data_source import data_source_for
 from inference.training.loop import train
 from inference.training.plan import FitPlan
-from tests.catalogue import BUILDERS, given, mlvae, two_facets
+from tests.catalog import BUILDERS, given, mlvae, two_facets
 
 pytestmark = pytest.mark.slow(10)
 

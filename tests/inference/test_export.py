@@ -29,8 +29,8 @@ from ppl_models import (
     StandardNormal,
     VaDE,
 )
-from tests import catalogue, fresh
-from tests.catalogue import given
+from tests import catalog, fresh
+from tests.catalog import given
 from tests.test_contract import data
 
 pytestmark = pytest.mark.slow(20)
@@ -51,17 +51,17 @@ def flow_posterior() -> FacetGuide:
 CHOSEN: list[Callable[[], FacetGuide]] = [
     weights_and_neighbors,
     flow_posterior,
-    catalogue.vamp,
-    catalogue.columns,
-    catalogue.network_conditional_two_draws,
-    catalogue.convolutional,
-    catalogue.vlac_enumerated,
-    catalogue.ivae_continuous_label,
-    catalogue.ivae_resnet,
-    catalogue.vade_convnet,
-    catalogue.flow,
-    catalogue.vqvae_two_draws,
-    catalogue.nvae_partly_labelled_two_draws,
+    catalog.vamp,
+    catalog.columns,
+    catalog.network_conditional_two_draws,
+    catalog.convolutional,
+    catalog.vlac_enumerated,
+    catalog.ivae_continuous_label,
+    catalog.ivae_resnet,
+    catalog.vade_convnet,
+    catalog.flow,
+    catalog.vqvae_two_draws,
+    catalog.nvae_partly_labeled_two_draws,
 ]
 
 
@@ -98,7 +98,7 @@ def test_a_program_is_the_guide(build: Callable[[], FacetGuide], tmp_path: Path)
 
 
 def test_a_program_in_float64(tmp_path: Path) -> None:
-    guide, path = catalogue.full_posterior(), tmp_path / "guide.pt2"
+    guide, path = catalog.full_posterior(), tmp_path / "guide.pt2"
     export_predictions(guide, path, data(guide, 3), dtype=torch.float64)
     compare(
         copy.deepcopy(guide).double(), torch.export.load(path).module(), torch.float64, 7, 1e-10
@@ -257,7 +257,7 @@ def test_classes(tmp_path: Path) -> None:
 
 
 def test_the_decoder_is_not_written(tmp_path: Path) -> None:
-    guide, path = catalogue.vade(), tmp_path / "guide.pt2"
+    guide, path = catalog.vade(), tmp_path / "guide.pt2"
     export_predictions(guide, path, data(guide, 3))
     sizes = sum(each.numel() for each in torch.export.load(path).state_dict.values())
     needed = [*guide.encoder.parameters(), *guide.model.priors["cluster"].parameters()]
@@ -270,7 +270,7 @@ class _Reading(torch.nn.Module):
 
 
 def test_a_part_that_reads_values_is_refused(tmp_path: Path) -> None:
-    guide = catalogue.vade()
+    guide = catalog.vade()
     guide.encoder.trunk.insert(0, _Reading())
     with pytest.raises(ValueError, match=r"cannot be exported: .* such as an `if` on a tensor"):
         export_predictions(guide, tmp_path / "guide.pt2", data(guide, 3))

@@ -20,7 +20,7 @@ from inference import Checkpoints, Rows, SVIRunner
 from inference.checkpoints.periodic import CheckpointWriter
 from inference.training.data_source import InMemorySource, LoaderSource, data_source_for
 from inference.training.nonfinite import NonFiniteTracker
-from tests.catalogue import ivae, mlvae, nvae_partly_labelled_two_draws, two_facets, vade
+from tests.catalog import ivae, mlvae, nvae_partly_labeled_two_draws, two_facets, vade
 
 pytestmark = pytest.mark.slow(15)
 
@@ -154,26 +154,24 @@ def collate(rows: list[Any]) -> dict[str, torch.Tensor]:
 
 def test_what_lies_beside_x() -> None:
     """In the model's order, by name, or more than it takes, as torchvision's data sets give."""
-    labelled = TensorDataset(X, LABELS)
+    labeled = TensorDataset(X, LABELS)
     device = torch.device("cpu")
     for loader in (
-        DataLoader(labelled, batch_size=8),
-        DataLoader(labelled, batch_size=8, collate_fn=collate),
+        DataLoader(labeled, batch_size=8),
+        DataLoader(labeled, batch_size=8, collate_fn=collate),
     ):
         batches = list(LoaderSource(loader, ivae(), device).batches(0))
         assert torch.equal(torch.cat([batch.given["label"] for batch in batches]), LABELS)
     assert (
-        next(
-            LoaderSource(DataLoader(labelled, batch_size=8), two_facets(), device).batches(0)
-        ).given
+        next(LoaderSource(DataLoader(labeled, batch_size=8), two_facets(), device).batches(0)).given
         == {}
     )
     assert next(
         LoaderSource(DataLoader(X, batch_size=8), two_facets(), device).batches(0)
     ).x.shape == (8, 6)
-    runner(ivae).fit(DataLoader(labelled, batch_size=8), epochs=1, progress=False)
+    runner(ivae).fit(DataLoader(labeled, batch_size=8), epochs=1, progress=False)
     images = TensorDataset(torch.rand(12, 1, 8, 8), LABELS[:12])
-    runner(nvae_partly_labelled_two_draws).fit(
+    runner(nvae_partly_labeled_two_draws).fit(
         DataLoader(images, batch_size=6), epochs=1, progress=False
     )
 
@@ -192,8 +190,8 @@ def test_labels_that_a_model_can_do_without_are_given_by_name() -> None:
 def test_batches_that_give_different_names_are_refused(first: bool) -> None:
     def some(rows: list[tuple[torch.Tensor, torch.Tensor]]) -> dict[str, torch.Tensor]:
         x, label = (torch.stack(each) for each in zip(*rows, strict=True))
-        labelled = torch.equal(x[0], X[0]) == first
-        return {"x": x, "label": label} if labelled else {"x": x}
+        labeled = torch.equal(x[0], X[0]) == first
+        return {"x": x, "label": label} if labeled else {"x": x}
 
     loader = DataLoader(TensorDataset(X, LABELS), batch_size=8, collate_fn=some)
     one, other = ("label", "nothing") if first else ("nothing", "label")

@@ -155,7 +155,7 @@ def test_records_without_a_finite_elbo_are_left_out_of_the_axis() -> None:
 
 
 @pytest.mark.parametrize("channels", [2, 4, 5])
-def test_only_grey_and_colours_are_drawn_as_images(channels: int, tmp_path: Path) -> None:
+def test_only_gray_and_colors_are_drawn_as_images(channels: int, tmp_path: Path) -> None:
     model = MFCVAE((channels, 4, 4), {"a": GaussianMixture(3, 2)}, network=SharedMLP((8,)))
     x = np.zeros((9, channels, 4, 4))
     with pytest.raises(ValueError, match="height, width\\) with 1 or 3 channels"):

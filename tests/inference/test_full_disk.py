@@ -26,7 +26,7 @@ from inference import Checkpoints, SVIRunner
 from inference.checkpoints.periodic import CheckpointWarning
 from inference.checkpoints.training_state import read
 from inference.training.loop import DeadFacetWarning
-from tests.catalogue import two_facets
+from tests.catalog import two_facets
 from tests.inference.test_resuming import same, start
 
 pytestmark = pytest.mark.slow(10)

@@ -105,10 +105,10 @@ def test_a_step_can_be_skipped(how: str, action: str) -> None:
     assert all(p.isfinite().all() for p in runner.loss.parameters())
     assert {int(state["step"]) for state in runner.optimizer.state.values()} == {12}
     assert runner.optimizer.param_groups[0]["lr"] == (0.005 if action == "halve" else 0.01)
-    assert not hasattr(runner.optimizer, "found_inf"), "the optimiser is the user's again"
+    assert not hasattr(runner.optimizer, "found_inf"), "the optimizer is the user's again"
 
 
-def normalising() -> FacetGuide:
+def normalizing() -> FacetGuide:
     return VaDEGuide(VAE((1, 8, 8), 2, Normal(0.3), ConvNet((4, 5), hidden=6)))
 
 
@@ -117,7 +117,7 @@ def averaging() -> FacetGuide:
     return AmortizedGuide(model, discrete=ScoreFunction("average"))
 
 
-@pytest.mark.parametrize("build", [normalising, averaging])
+@pytest.mark.parametrize("build", [normalizing, averaging])
 @pytest.mark.parametrize("action", ["skip", "stop"])
 def test_running_statistics_are_not_spoiled(build: Callable[[], FacetGuide], action: str) -> None:
     """An infinite image that the check of the data does not see: its step leaves no trace."""
@@ -144,7 +144,7 @@ def test_running_statistics_are_not_spoiled(build: Callable[[], FacetGuide], act
     assert all(torch.as_tensor(z).isfinite().all() for z in guide.embed(x).values())
 
 
-def test_an_optimiser_of_the_users_own_is_held_as_well() -> None:
+def test_an_optimizer_of_the_users_own_is_held_as_well() -> None:
     runner = start(guard=Guard("skip"))
     runner.optimizer = torch.optim.SGD(runner.loss.parameters(), lr=1e-3)
     failing(runner, {2}, FAULTS["the objective is nan"])
@@ -218,7 +218,7 @@ class TwoOffsets(VaDEGuide):
 
 @pytest.mark.parametrize("mode", [None, "replay"])
 def test_a_gradient_that_parameters_share_is_cut_once(mode: str | None) -> None:
-    """In a step by the optimiser, and in one whose update is recorded."""
+    """In a step by the optimizer, and in one whose update is recorded."""
     pyro.set_rng_seed(0)
     guide = TwoOffsets(VAE((6,), 2, Normal(0.3), MLP((8,), dropout=0)))
     runner = SVIRunner(guide.model, guide, guard=Guard(max_norm=0.5), compile=mode)

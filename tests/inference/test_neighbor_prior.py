@@ -1,4 +1,4 @@
-"""A prior over neighbours: against the joint of all clusters, enumerated, and as data use it."""
+"""A prior over neighbors: against the joint of all clusters, enumerated, and as data use it."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def model_and_guide() -> VaDEGuide:
 
 
 def by_hand(guide: VaDEGuide, x: Tensor, weights: Tensor, q_others: Tensor) -> Tensor:
-    """The whole bound of N data, with z from the stream's state; each q follows its neighbours'."""
+    """The whole bound of N data, with z from the stream's state; each q follows its neighbors'."""
     model = guide.model
     z = poutine.trace(guide).get_trace(x).nodes["z_cluster"]["value"]
     posterior = guide.encode(x)["cluster"]
@@ -132,7 +132,7 @@ def by_hand(guide: VaDEGuide, x: Tensor, weights: Tensor, q_others: Tensor) -> T
 
 @pytest.mark.parametrize("factor", [1.0, 0.5])
 def test_the_objectives_gradient_is_that_of_the_whole_bound(factor: float) -> None:
-    """With each datum's neighbours at the fixed point; half of them would give another gradient."""
+    """With each datum's neighbors at the fixed point; half of them would give another gradient."""
     guide, graph = model_and_guide(), small_graph()
     x = torch.rand(N, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     weights = torch.as_tensor(graph.weights.toarray())
@@ -215,8 +215,8 @@ def accuracy(label: np.ndarray, found: np.ndarray) -> float:
     return max((found == label).mean(), (found != label).mean())
 
 
-def test_neighbours_tell_what_a_datum_does_not() -> None:
-    """Alone, 84 % can be told (a distance of two deviations); their neighbours' are clear."""
+def test_neighbors_tell_what_a_datum_does_not() -> None:
+    """Alone, 84 % can be told (a distance of two deviations); their neighbors' are clear."""
     runner, x, place, label, graph = trained()
     assert runner.epoch == 60
     q = cluster_posterior(runner.guide, x, graph)
@@ -227,7 +227,7 @@ def test_neighbours_tell_what_a_datum_does_not() -> None:
     counts = graph.counts(q)
     told = runner.guide.predict(x, neighbors=counts)["group"]
     np.testing.assert_array_equal(told, q.argmax(1))
-    # Nothing of a neighbour is a datum alone.
+    # Nothing of a neighbor is a datum alone.
     none = runner.guide.predict_proba(x, neighbors=np.zeros_like(counts))["group"]
     np.testing.assert_allclose(none, runner.guide.predict_proba(x)["group"], atol=1e-6)
     new = graph.counts_for(place[:20], q)
@@ -236,7 +236,7 @@ def test_neighbours_tell_what_a_datum_does_not() -> None:
     np.testing.assert_allclose(beside, new, atol=1e-4, err_msg="whatever rows come together")
 
 
-def test_known_clusters_count_among_neighbours() -> None:
+def test_known_clusters_count_among_neighbors() -> None:
     """Data that tell nothing of their group, half of which are known, beside others of theirs."""
     rng = np.random.default_rng(0)
     label = rng.integers(2, size=300)
@@ -258,7 +258,7 @@ def test_known_clusters_count_among_neighbours() -> None:
 
 
 def test_averaged_weights_stay_averaged() -> None:
-    """Under Dirichlet weights the probabilities sum to less than 1, with neighbours as without."""
+    """Under Dirichlet weights the probabilities sum to less than 1, with neighbors as without."""
     inner = GaussianMixture(K, 2, weights=DirichletWeights(num_data=50))
     prior = NeighborMixture(inner, 0.5)
     alone, near = prior.component(), prior.component(torch.tensor([[4.0, 1.0, 0.0]]))
@@ -294,7 +294,7 @@ def test_directions_of_what_comes_late_are_kept(monkeypatch: pytest.MonkeyPatch)
     assert (edges[0] % 2 == edges[1] % 2).mean() > 0.99
 
 
-def test_what_is_near_to_another_form_is_a_neighbour() -> None:
+def test_what_is_near_to_another_form_is_a_neighbor() -> None:
     """Ten points on a line; their other forms are shifted by five."""
     x = np.arange(10.0)[:, None] + 0.01 * np.random.default_rng(0).random((10, 1))
     graph = NeighborGraph(x, num_neighbors=3, variants=[x + 5])
@@ -305,8 +305,8 @@ def test_what_is_near_to_another_form_is_a_neighbour() -> None:
     assert counts[0, 0] > 0, "a datum that is new may lie where one of the graph's does"
 
 
-def test_turned_images_are_neighbours() -> None:
-    """Bars in twelve directions, three of each: neighbours differ by 15 degrees at most."""
+def test_turned_images_are_neighbors() -> None:
+    """Bars in twelve directions, three of each: neighbors differ by 15 degrees at most."""
     grid = np.stack(np.meshgrid(np.arange(16) - 7.5, np.arange(16) - 7.5), -1)
     angles = np.repeat(np.pi * np.arange(12) / 12, 3)
     shift = np.random.default_rng(0).uniform(-1, 1, len(angles))
@@ -348,8 +348,8 @@ def test_oriented_gradients_are_what_they_say() -> None:
 
 
 @pytest.mark.parametrize("kind", [AmortizedGuide, LadderGuide])
-def test_a_networks_posterior_is_multiplied_by_what_neighbours_say(kind: type) -> None:
-    """q(c given x, neighbours) of its own draws and predictions: q(c given x) exp(strength n)."""
+def test_a_networks_posterior_is_multiplied_by_what_neighbors_say(kind: type) -> None:
+    """q(c given x, neighbors) of its own draws and predictions: q(c given x) exp(strength n)."""
     pyro.set_rng_seed(0)
     prior = NeighborMixture(GaussianMixture(K, 2), 0.7)
     prior.mixture.set_weights(torch.tensor([0.5, 0.3, 0.2]))
@@ -392,7 +392,7 @@ def test_each_facet_has_its_own_graph() -> None:
         np.testing.assert_array_equal(proba, side_by_side[name])
 
 
-def test_training_with_neighbours_goes_on_after_a_stop(tmp_path: Path) -> None:
+def test_training_with_neighbors_goes_on_after_a_stop(tmp_path: Path) -> None:
     """Stopped in the second of three parts, it ends bit for bit as a run that was not."""
 
     class Stop(Exception):
@@ -424,7 +424,7 @@ def test_training_with_neighbours_goes_on_after_a_stop(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("L", [1, 2])
-def test_neighbours_weigh_where_clusters_are_summed_out(L: int) -> None:
+def test_neighbors_weigh_where_clusters_are_summed_out(L: int) -> None:
     """With responsibilities given z the bounds of one draw are equal (Eq. 62 and 71); of two draws
     with responsibilities each, the sum over clusters is their mean.
     """
@@ -452,7 +452,7 @@ def test_neighbours_weigh_where_clusters_are_summed_out(L: int) -> None:
     torch.testing.assert_close(prior.log_prob(z["a"], neighbors=said), summed)
 
 
-def test_a_ladder_climbs_with_the_clusters_that_neighbours_say() -> None:
+def test_a_ladder_climbs_with_the_clusters_that_neighbors_say() -> None:
     pyro.set_rng_seed(0)
     facets = {"low": NeighborMixture(GaussianMixture(K, 2), 5.0), "high": StandardNormal(2)}
     guide = LadderGuide(MFCVAE((4,), facets, network=MLPLadder((6, 6))))

@@ -1,4 +1,4 @@
-"""Clusters of neighbours, and training that starts from them."""
+"""Clusters of neighbors, and training that starts from them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def by_the_papers(rows: np.ndarray, K: int, k: int) -> np.ndarray:
 def test_against_the_papers_formulas() -> None:
     """Of three groups that touch, so that neither finds them without the graph's weights."""
     rng = np.random.default_rng(0)
-    x = np.concatenate([rng.normal(centre, 0.6, (50, 2)) for centre in ((0, 0), (2, 0), (1, 2))])
+    x = np.concatenate([rng.normal(center, 0.6, (50, 2)) for center in ((0, 0), (2, 0), (1, 2))])
     found = neighbor_clusters(x, 3, num_neighbors=7)
     assert adjusted_rand_score(found, by_the_papers(x, 3, 7)) == 1
 
@@ -87,10 +87,10 @@ def test_data_that_lie_on_each_other() -> None:
 def test_copies_of_a_datum_do_not_cut_it_off_from_what_is_near() -> None:
     """Three data forty times over, and others around each of them."""
     rng = np.random.default_rng(0)
-    centres = 10 * np.eye(3, 20)
+    centers = 10 * np.eye(3, 20)
     around = rng.normal(size=(90, 20))
     around *= 1.5 / np.linalg.norm(around, axis=1, keepdims=True)
-    x = np.concatenate([centres.repeat(40, axis=0), centres.repeat(30, axis=0) + around])
+    x = np.concatenate([centers.repeat(40, axis=0), centers.repeat(30, axis=0) + around])
     group = np.concatenate([np.repeat([0, 1, 2], 40), np.repeat([0, 1, 2], 30)])
     assert adjusted_rand_score(group, neighbor_clusters(x, 3)) == 1
 
@@ -236,11 +236,11 @@ def test_bounds_and_tails_are_no_clusters(draw: str) -> None:
 
 def clumps(rows: int = 3000, dim: int = 8) -> np.ndarray:
     rng = np.random.default_rng(0)
-    centre = rng.normal(size=(30, dim))
-    return (centre[rng.integers(30, size=rows)] + 0.4 * rng.normal(size=(rows, dim))).astype("f4")
+    center = rng.normal(size=(30, dim))
+    return (center[rng.integers(30, size=rows)] + 0.4 * rng.normal(size=(rows, dim))).astype("f4")
 
 
-def test_approximate_neighbours_are_nearly_all_of_the_nearest() -> None:
+def test_approximate_neighbors_are_nearly_all_of_the_nearest() -> None:
     pytest.importorskip("faiss")
     places = clumps()
     distance, neighbor = NearestNeighbors().fit(places).kneighbors(places[:500], 10)
@@ -267,7 +267,7 @@ def test_many_data_are_searched_in_cells(rows: int, kind: type) -> None:
     assert type(nearest_search(clumps(rows, 2), None)) is kind
 
 
-def test_without_faiss_neighbours_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_faiss_neighbors_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
     assert type(nearest_search(clumps(MANY + 1, 2), None)) is NearestNeighbors
     with pytest.raises(ImportError, match=r"pip install 'facetvae\[neighbors\]'"):

@@ -207,12 +207,12 @@ def test_a_facet_without_components_is_a_plain_vae_latent() -> None:
     assert set(terms) == {"elbo", "reconstruction", "kl_z_z"}
 
 
-def test_refuses_a_guide_site_that_is_neither_enumerated_nor_reparameterised() -> None:
+def test_refuses_a_guide_site_that_is_neither_enumerated_nor_reparameterized() -> None:
     model, guide = build(J=1, L=1)
 
     sampling_guide = poutine.infer_config(guide, lambda site: {"enumerate": None})
     with pytest.raises(
-        NotImplementedError, match="'c_facet0' is neither enumerated nor reparameterised"
+        NotImplementedError, match="'c_facet0' is neither enumerated nor reparameterized"
     ):
         GuideEnum_ELBO(max_plate_nesting=1, strict_enumeration_warning=False).differentiable_loss(
             model, sampling_guide, torch.rand(2, PIXELS, dtype=torch.float64)

@@ -28,7 +28,7 @@ from inference.distributed import DataParallel
 from inference.training import data_source
 from inference.training.data_source import LoaderSource, data_source_for
 from ppl_models.given.observed import Observed
-from tests.catalogue import BUILDERS, given, mlvae, mlvae_similar_contents, two_facets
+from tests.catalog import BUILDERS, given, mlvae, mlvae_similar_contents, two_facets
 
 pytestmark = pytest.mark.slow(15)
 

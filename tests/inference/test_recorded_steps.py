@@ -20,7 +20,7 @@ from inference.training.compiled import Recorder, RecordingWarning
 from inference.training.recording import agree, record, replay
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder, Normal
 from ppl_models.networks import dense
-from tests.catalogue import BUILDERS, OBJECTIVES, PAIRS, given, mlvae, network_relaxed, two_facets
+from tests.catalog import BUILDERS, OBJECTIVES, PAIRS, given, mlvae, network_relaxed, two_facets
 from tests.test_contract import data
 
 # Pairs whose objective reads values back to the host, which cannot be recorded.
@@ -37,7 +37,7 @@ def start(build: Callable[[], FacetGuide], objective: str | None, **options: Any
 
 def trained(build: Callable[[], FacetGuide], objective: str | None, mode: str | None) -> SVIRunner:
     """In double precision: Adam makes whole steps of a gradient that is nothing but rounding, such
-    as that of a bias before a normalisation.
+    as that of a bias before a normalization.
     """
     runner = start(lambda: build().double(), objective, compile=mode)
     beside = given(runner.guide, 12)
@@ -272,7 +272,7 @@ def test_batches_of_equal_groups_are_recorded(
 
 
 class CountsSteps(torch.optim.Adam):
-    """Another optimiser, whose own step must be called."""
+    """Another optimizer, whose own step must be called."""
 
     taken = 0
 
@@ -295,7 +295,7 @@ def test_updates_are_recorded_for_fused_adam_alone(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("guard", [Guard(), Guard("skip", max_norm=0.5), Guard("halve")], ids=str)
-def test_recorded_updates_are_the_optimisers_own(guard: Guard) -> None:
+def test_recorded_updates_are_the_optimizers_own(guard: Guard) -> None:
     """From the same gradients bit for bit, whatever a callback does to rate and moments' decay."""
 
     def change(run: SVIRunner, record: dict[str, Any]) -> None:

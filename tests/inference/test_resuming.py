@@ -29,7 +29,7 @@ from inference.checkpoints.training_state import read, write
 from inference.training import data_source
 from inference.training.data_source import fingerprint
 from ppl_models import MFCVAE, Bernoulli, GaussianMixture, MLPLadder
-from tests.catalogue import BUILDERS, given, two_facets, vade
+from tests.catalog import BUILDERS, given, two_facets, vade
 
 pytestmark = pytest.mark.slow(30)
 

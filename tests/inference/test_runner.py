@@ -258,7 +258,7 @@ def test_facets_that_are_in_stay_in_where_epochs_get_longer() -> None:
             return lambda step: (torch.ones(2, 2), torch.full((2,), 0.5))
 
     _, gates = Halved((1, 1)).bind_further(guide.model, 1, 2, 0, 0)(torch.tensor(0.0))
-    assert gates.tolist() == [0.5, 0.5], "a bind of one's own counts"
+    assert gates.tolist() == [0.5, 0.5], "a bind of the user's counts"
 
 
 @pytest.mark.filterwarnings("ignore::inference.schedules.AbruptFadeInWarning")
@@ -280,7 +280,7 @@ def test_weights_may_be_numbers_of_numpy() -> None:
         assert 0.5 in guide.model.kl_weights
 
 
-def test_what_the_optimiser_does_not_have_is_refused() -> None:
+def test_what_the_optimizer_does_not_have_is_refused() -> None:
     guide = small()
     runner = SVIRunner(guide.model, guide)
     runner.fit(torch.rand(8, 6), 1, progress=False)

@@ -31,7 +31,7 @@ X = torch.rand(60, 6, generator=torch.Generator().manual_seed(0))
 
 def start(seed: int = 0) -> SVIRunner:
     pyro.set_rng_seed(seed)
-    facets = {"shape": GaussianMixture(3, 2), "colour": GaussianMixture(2, 2)}
+    facets = {"shape": GaussianMixture(3, 2), "color": GaussianMixture(2, 2)}
     model = MFCVAE((6,), facets, network=MLPLadder((8, 8)))
     return SVIRunner(model, VaDEGuide(model), seed=seed)
 

@@ -21,7 +21,7 @@ from inference.training.plan import FitPlan
 from inference.training.steps import VmappedStep
 from ppl_models import MFCVAE, MLP, GaussianMixture, MLPLadder, Normal, VaDE, VampPrior
 from ppl_models.given.observed import Observed
-from tests.catalogue import (
+from tests.catalog import (
     BUILDERS,
     GAMMA_DRAWS,
     convolutional,
@@ -131,7 +131,7 @@ def together(
     batches: Rows,
     **beside: Any,
 ) -> None:
-    """As fit_together, with a way of dealing of one's own."""
+    """As fit_together, with a way of dealing of the user's."""
     feed = data_source_for(group[0].guide, group[0].device, x, beside, batch_size, batches)
     train(FitPlan(group, VmappedStep, feed, epochs, 1, [[] for _ in group], progress=False))
 
@@ -177,7 +177,7 @@ def test_each_of_three_runs_is_as_it_is_alone(
 
 
 def test_each_run_is_its_own_afterwards(tmp_path: Path) -> None:
-    """Optimisers, histories and checkpoints are apart, and a run goes on alone or with others as
+    """Optimizers, histories and checkpoints are apart, and a run goes on alone or with others as
     one that was alone.
     """
     group = runners(two_facets, 2)

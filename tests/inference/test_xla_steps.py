@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from guides import FacetGuide, VaDEGuide
 from inference import Checkpoints, Guard, SVIRunner, WarmUp
 from inference.training.compiled import RecordingWarning
-from tests import catalogue
+from tests import catalog
 from tests.inference.test_recorded_steps import (
     SIZES,
     X,
@@ -42,7 +42,7 @@ from ppl_models.given.observed import Observed
 
 aten = torch.ops.aten
 # With gaps, groups, labels and dropout; FACETVAE_EVERY_MODEL=1 takes all models.
-SOME = [catalogue.columns, catalogue.mlvae, catalogue.cvae]
+SOME = [catalog.columns, catalog.mlvae, catalog.cvae]
 # What XLA cannot have, or takes slower.
 REFUSED = {
     "aten.convolution": "has no form in JAX",
@@ -61,7 +61,7 @@ def test_a_run_ends_as_one_through_pyro(build: Callable[[], FacetGuide]) -> None
 
 
 @pytest.mark.skipif("FACETVAE_EVERY_MODEL" not in os.environ, reason="takes two minutes")
-@pytest.mark.parametrize("build", catalogue.BUILDERS, ids=lambda build: build.__name__)
+@pytest.mark.parametrize("build", catalog.BUILDERS, ids=lambda build: build.__name__)
 def test_every_model(build: Callable[[], FacetGuide]) -> None:
     """Those that XLA cannot have are replayed, with a word."""
     with pytest.MonkeyPatch.context() as patch:
@@ -74,7 +74,7 @@ def test_every_model(build: Callable[[], FacetGuide]) -> None:
 
 def tiny(mode: str | None, **options: Any) -> SVIRunner:
     """Soon compiled; in double precision, as Adam makes whole steps of rounding."""
-    return start(lambda: catalogue.vade().double(), None, compile=mode, **options)
+    return start(lambda: catalog.vade().double(), None, compile=mode, **options)
 
 
 @pytest.mark.filterwarnings("error::inference.training.compiled.RecordingWarning")
@@ -231,7 +231,7 @@ def test_a_wrong_program_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_draws_that_depend_on_parameters_are_replayed() -> None:
     with pytest.warns(RecordingWarning, match="what it draws depends on parameters.*replayed"):
-        trained(catalogue.nvae_dirichlet_without_bias, None, "xla")
+        trained(catalog.nvae_dirichlet_without_bias, None, "xla")
 
 
 def test_a_loader_is_replayed() -> None:
@@ -242,7 +242,7 @@ def test_a_loader_is_replayed() -> None:
     assert_same(tiny(None).fit(loader, 3, progress=False), other)
 
 
-def test_another_optimiser_is_used() -> None:
+def test_another_optimizer_is_used() -> None:
     with pytest.warns(RecordingWarning, match="not fused Adam"):
         other = tiny("xla", optimizer=torch.optim.SGD).fit(X, 3, **SIZES)
     assert_same(tiny(None, optimizer=torch.optim.SGD).fit(X, 3, **SIZES), other)

@@ -318,7 +318,7 @@ def test_kmeans_is_scored_on_test_images(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def knows_first(data: rivals.Data, seed: int) -> np.ndarray:
-    """A facet that is the first labelling, and one with a single cluster."""
+    """A facet that is the first labeling, and one with a single cluster."""
     first = next(iter(data.labels.values()))
     return np.stack([first, np.zeros_like(first)], 1)
 
@@ -395,7 +395,7 @@ def test_rivals_are_scored_and_go_on_where_they_were_stopped(
     own = found["stopped"]
     assert own["seeds"] == [0, 1]
     assert own["of 3 clusters"] == [pytest.approx(1.0)] * 2
-    assert max(own["of 5 clusters"]) < 0.05  # labellings are drawn independently
+    assert max(own["of 5 clusters"]) < 0.05  # labelings are drawn independently
     assert own["facets of two clusters or more"] == [1, 1]
     assert found["fails"]["failed"]["1"] == "ArithmeticError: not positive definite"
     printed = capsys.readouterr().out
@@ -422,7 +422,7 @@ def test_rivals_see_what_their_names_say() -> None:
 
 def test_what_the_best_possible_method_is_ahead_of_is_said() -> None:
     means = {"ours": [0.5, 0.8], "Bayes rule": [0.9, 0.795], "KMeans": [0.6, 0.6]}
-    found = {name: {"seeds": [0, 1], "mean of the labellings": m} for name, m in means.items()}
+    found = {name: {"seeds": [0, 1], "mean of the labelings": m} for name, m in means.items()}
     assert list(rivals.ahead({"tables": found})) == [
         "tables: ours at least as high as Bayes rule in 1 of 2, within 0.01 or higher in 1",
         "tables: ours at least as high as KMeans in 1 of 2, within 0.01 or higher in 1",
@@ -453,7 +453,7 @@ def test_clustpy_finds_what_it_is_told_to() -> None:
 
 @pytest.mark.filterwarnings("ignore::inference.schedules.AbruptFadeInWarning")
 @pytest.mark.parametrize("without", [False, True])
-def test_accuracy_is_followed_with_neighbours_and_without(
+def test_accuracy_is_followed_with_neighbors_and_without(
     without: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = digits()
@@ -471,7 +471,7 @@ def test_accuracy_is_followed_with_neighbours_and_without(
     assert scores["graph"] > 0.7
 
 
-def test_what_neighbours_do_to_a_grouping_that_they_do_not_share(
+def test_what_neighbors_do_to_a_grouping_that_they_do_not_share(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in {"ROWS": 200, "FIRST_EPOCHS": 50, "EPOCHS": 5}.items():

@@ -1,4 +1,4 @@
-"""The examples' data: what is drawn, coloured or read, and what is said where it is missing."""
+"""The examples' data: what is drawn, colored or read, and what is said where it is missing."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import scipy.io
 from PIL import Image
 from sklearn.linear_model import RidgeClassifier
 
-from facetvae.datasets import Dataset, digits, some_rows, torchvision_datasets
+from facetvae.datasets import Dataset, digits, some_rows
 from lab.protocols import shapes
-from lab.protocols.datasets import coloured, load, shapes3d
+from lab.protocols.datasets import colored, load, shapes3d, torchvision_datasets
 
 pytestmark = pytest.mark.slow(25)
 
@@ -94,9 +94,7 @@ def test_without_a_cache_it_draws_all_the_same(
     ("factor", "where"),
     [("floor", np.s_[-4:, :8]), ("wall", np.s_[:6, 28:36]), ("object", np.s_[30:34, 30:34])],
 )
-def test_hues_colour_their_surface_and_nothing_else(
-    cached: Path, factor: str, where: tuple
-) -> None:
+def test_hues_color_their_surface_and_nothing_else(cached: Path, factor: str, where: tuple) -> None:
     base = np.array([0, 3, 6, 4, 0, 7])
     changed = base.copy()
     changed[list(shapes.FACTORS).index(factor)] += 1
@@ -153,18 +151,18 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is not what it should be: get both files anew"):
         load("svhn", tmp_path)
     with pytest.raises(ValueError, match="larger than 32 x 32"):
-        coloured(replace(digits(), image_shape=(40, 40)), "large")
+        colored(replace(digits(), image_shape=(40, 40)), "large")
 
 
-def test_coloured_digits_are_their_labels_colours() -> None:
-    data = coloured(digits(), "colour-digits")
+def test_colored_digits_are_their_labels_colors() -> None:
+    data = colored(digits(), "color-digits")
     assert data.train.shape[1:] == (3, 32, 32)
     corner = data.train[:, :, 0, 0]
     ground = data.train_labels["background"]
     for hue in range(6):
-        assert len(np.unique(corner[ground == hue], axis=0)) == 1, "one background, one colour"
+        assert len(np.unique(corner[ground == hue], axis=0)) == 1, "one background, one color"
     assert len(np.unique(corner, axis=0)) == 6
-    # Where the ink is full, the colour is the ink's.
+    # Where the ink is full, the color is the ink's.
     full = digits().train.reshape(-1, 8, 8).argmax(axis=None)
     row, pixel = divmod(int(full), 64)
     ink = data.train[row, :, 4 * (pixel // 8), 4 * (pixel % 8)]

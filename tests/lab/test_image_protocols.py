@@ -1,4 +1,4 @@
-"""Images as *I Don't Need u* (4.2) has them: pixels drawn from grey values, those that vary, and
+"""Images as *I Don't Need u* (4.2) has them: pixels drawn from gray values, those that vary, and
 how runs are started and made.
 """
 
@@ -19,7 +19,7 @@ from lab.protocols.image_protocols import (
     PROTOCOLS,
     STANDS_FOR,
     Settings,
-    binarised,
+    binarized,
     drawn_anew,
     left_out,
     varying_pixels,
@@ -33,27 +33,27 @@ EIGHT_BIT = np.random.default_rng(0).integers(256, size=(40, 1, 4, 4), dtype=np.
 ALL = np.ones((1, 4, 4), bool)
 
 
-def deviations_from_grey(drawn: np.ndarray, grey: np.ndarray) -> np.ndarray:
-    """Mean of draws ``[S, ...]`` minus the grey value, in standard errors of a Bernoulli's mean."""
-    error = np.sqrt(grey * (1 - grey) / len(drawn))
-    return (drawn.mean(0) - grey) / np.where(error > 0, error, 1)
+def deviations_from_gray(drawn: np.ndarray, gray: np.ndarray) -> np.ndarray:
+    """Mean of draws ``[S, ...]`` minus the gray value, in standard errors of a Bernoulli's mean."""
+    error = np.sqrt(gray * (1 - gray) / len(drawn))
+    return (drawn.mean(0) - gray) / np.where(error > 0, error, 1)
 
 
 @pytest.mark.parametrize("scale", [1, 255])
-def test_pixels_are_drawn_with_the_grey_value_as_mean_once_or_in_every_pass(scale: int) -> None:
-    """4,000 draws of 16 grey values: within five standard errors, which are 0.008 at most; so a
+def test_pixels_are_drawn_with_the_gray_value_as_mean_once_or_in_every_pass(scale: int) -> None:
+    """4,000 draws of 16 gray values: within five standard errors, which are 0.008 at most; so a
     mean that is off by 0.05 would be found.
     """
-    grey = np.linspace(0, 1, 16, dtype=np.float32).reshape(1, 4, 4)
-    x = np.repeat((grey if scale == 1 else (255 * grey).round().astype(np.uint8))[None], 4000, 0)
+    gray = np.linspace(0, 1, 16, dtype=np.float32).reshape(1, 4, 4)
+    x = np.repeat((gray if scale == 1 else (255 * gray).round().astype(np.uint8))[None], 4000, 0)
     torch.manual_seed(0)
     loader = loader_of(x, batch_size=500)
     passes = [torch.cat([batch["x"] for batch in loader]).numpy() for _ in range(2)]
-    for drawn in (binarised(x, seed=3), *passes):
+    for drawn in (binarized(x, seed=3), *passes):
         assert set(np.unique(drawn)) == {0, 1}
-        assert np.abs(deviations_from_grey(drawn, x[0] / scale)).max() < 5
-    np.testing.assert_array_equal(binarised(x, seed=3), binarised(x, seed=3))
-    assert (binarised(x, seed=3) != binarised(x, seed=4)).any()
+        assert np.abs(deviations_from_gray(drawn, x[0] / scale)).max() < 5
+    np.testing.assert_array_equal(binarized(x, seed=3), binarized(x, seed=3))
+    assert (binarized(x, seed=3) != binarized(x, seed=4)).any()
     assert (passes[0] != passes[1]).any()
 
 
@@ -173,7 +173,7 @@ def test_the_papers_protocol_is_what_it_was() -> None:
 
 def test_ivae_is_there_with_and_without_the_label_in_its_encoder() -> None:
     """Eq. 3 has q(z given x, u), the authors' code q(z given x). A hashed u (appendix C) replaces
-    VaDE's q(u given x), in the factorisation q(z given x) q(u given x).
+    VaDE's q(u given x), in the factorization q(z given x) q(u given x).
     """
     settings = Settings(dim=2, hash_bits=2)
     reads = {
@@ -197,9 +197,9 @@ def test_both_measures_of_the_authors_are_computed() -> None:
     [
         (["--protocol", "authors"], {"VaDE", "iVAE-q-z-x"}),
         (["--protocol", "authors-grid"], {"VQ-VAE", "autoencoder"}),
-        (["--protocol", "authors", "--dataset", "colours", "--models", "VaDE"], {"VaDE"}),
+        (["--protocol", "authors", "--dataset", "colors", "--models", "VaDE"], {"VaDE"}),
     ],
-    ids=["grey", "grid", "colour"],
+    ids=["gray", "grid", "color"],
 )
 def test_the_authors_runs_leave_latents_scores_and_figures(
     flags: list[str],
@@ -209,13 +209,13 @@ def test_the_authors_runs_leave_latents_scores_and_figures(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     rng = np.random.default_rng(0)
-    shape = (3, 8, 8) if "colours" in flags else (1, 8, 8)
+    shape = (3, 8, 8) if "colors" in flags else (1, 8, 8)
     x = rng.integers(256, size=(160, *shape), dtype=np.uint8)
     label = {"object": rng.integers(10, size=160)}
     drawn = Dataset("drawn", x, x[:80], label, {"object": label["object"][:80]}, shape)
     monkeypatch.setattr(images, "load_data", lambda name, args: drawn)
-    monkeypatch.setattr(images, "DATASETS", (*images.DATASETS, "colours"))
-    monkeypatch.setitem(STANDS_FOR, "colours", "cifar-10")
+    monkeypatch.setattr(images, "DATASETS", (*images.DATASETS, "colors"))
+    monkeypatch.setitem(STANDS_FOR, "colors", "cifar-10")
     images.main([*flags, "--smoke", "--out", str(tmp_path / "run")])
     assert "median (mean)" in capsys.readouterr().out
     for folder in folders:

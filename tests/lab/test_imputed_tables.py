@@ -1,4 +1,4 @@
-"""What is measured of imputed tables: errors, what is known of drawn tables, and every method."""
+"""What is measured of imputed tables: errors, what is known of the tables, and every method."""
 
 from __future__ import annotations
 

@@ -438,7 +438,7 @@ def test_flags_that_do_not_go_together_are_refused(
 def test_every_model_that_is_offered_is_built(name: str) -> None:
     module = importlib.import_module(f"lab.protocols.{name}")
     _, settings = module.parse(["--smoke"])
-    data = load("colour-digits" if name == "vlac" else "digits")
+    data = load("color-digits" if name == "vlac" else "digits")
     more = [data.train_labels["digit"]] if name == "mlvae" else []
     for build in module.MODELS.values():
         guide = build(data, settings, *more)
@@ -479,7 +479,7 @@ def test_sizes_of_appendix_c3_in_both_forms(loss: str, kind: type) -> None:
     assert layers[1] == [(10, 2000), (2000, 500), (500, 500), (500, 784)]
 
 
-def test_vade_is_convolutional_on_images_of_colour_and_where_it_is_asked_for() -> None:
+def test_vade_is_convolutional_on_images_of_color_and_where_it_is_asked_for() -> None:
     vade = importlib.import_module("lab.protocols.vade")
     for flags, widths in (
         (["--dataset", "svhn"], (64, 128)),

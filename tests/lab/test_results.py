@@ -129,7 +129,7 @@ NEED_NOT = {
     "lab/run_lines.py": "*",  # writes lines of runs, and reads them
     "lab/summarize.py": "*",  # prints
     "lab/figures/*": "*",  # draws
-    "lab/protocols/sources.py": "*",  # drawn data
+    "lab/protocols/sources.py": "*",  # simulated data
     "lab/benchmarks/rivals.py": "lab/benchmarks/clustpy_vade.py",  # finds the library there
     "lab/benchmarks/numbers_found.py": "lab/benchmarks/clustpy_vade.py",
     "lab/protocols/common.py": "lab/benchmarks/*",  # names files of what is done

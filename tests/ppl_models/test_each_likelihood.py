@@ -279,7 +279,7 @@ def one_latent(width: int, likelihood: Likelihood, steepness: float) -> VaDEGuid
 
 @torch.no_grad()
 def by_quadrature(guide: VaDEGuide, x: np.ndarray, log_p: Callable, nodes: int) -> Truth:
-    """By the trapezoidal rule: on z for log p(x), on q's standardised draw for the ELBO."""
+    """By the trapezoidal rule: on z for log p(x), on q's standardized draw for the ELBO."""
     u = np.linspace(-9, 9, nodes)
     prior = stats.norm.logpdf
 

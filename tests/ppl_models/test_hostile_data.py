@@ -186,13 +186,13 @@ def test_labels_in_arrays_of_objects() -> None:
         as_labels("label", np.array([2**64 - 1, 0], np.uint64), 2, 2, unknown=True)
 
 
-# Sparse, complex, quantised.
+# Sparse, complex, quantized.
 
 TENSORS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "of layout torch.sparse_coo": lambda x: x.to_sparse(),
     "of layout torch.sparse_csr": lambda x: x.to_sparse_csr(),
     "complex": lambda x: x.to(torch.complex64),
-    "quantised": lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8),
+    "quantized": lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8),
     "nested": lambda x: torch.nested.nested_tensor([x, x[:1]]),
     "on the device 'meta'": lambda x: x.to("meta"),
 }
@@ -273,7 +273,7 @@ def test_missing_entries_of_any_magnitude_are_filled(exponent: int) -> None:
         np.c_[np.arange(4.0) - 1, [NAN] * 4],
     ],
 )
-def test_encodings_are_standardised_and_reversed(x: np.ndarray) -> None:
+def test_encodings_are_standardized_and_reversed(x: np.ndarray) -> None:
     encoding = encoding_of(x, None)
     z = encoding.encode(x)
     observed = ~np.isnan(x.astype(float))

@@ -183,7 +183,7 @@ def test_data_dependent_start_gives_every_layer_unit_variance(network: Architect
     for mean, deviation in encoder:
         torch.testing.assert_close(mean, torch.zeros_like(mean), atol=1e-4, rtol=0)
         torch.testing.assert_close(deviation, torch.ones_like(deviation), atol=1e-4, rtol=0)
-    # Batch normalisation starts from the same rows' statistics: evaluation gives what training
+    # Batch normalization starts from the same rows' statistics: evaluation gives what training
     # gives.
     trained = encoder_means(guide, x)
     with evaluating(guide):
@@ -318,7 +318,7 @@ def test_the_resnet_is_that_of_table_a_4(x_shape: tuple[int, ...], sides: tuple[
     ]
 
 
-def test_weights_are_normalised_and_start_as_they_are_drawn() -> None:
+def test_weights_are_normalized_and_start_as_they_are_drawn() -> None:
     """A weight is its length times its direction, so the gradient by the direction is across it."""
     torch.manual_seed(0)
     network = ResNet((4, 5, 6), init="glorot_normal")

@@ -58,7 +58,7 @@ def build(
 
 
 def dirichlet_kl(a: np.ndarray, b: np.ndarray) -> float:
-    """KL(Dirichlet(a) || Dirichlet(b)), from the densities' normalising constants and E log pi."""
+    """KL(Dirichlet(a) || Dirichlet(b)), from the densities' normalizing constants and E log pi."""
     return float(
         gammaln(a.sum())
         - gammaln(b.sum())

@@ -225,7 +225,7 @@ def test_classes_keep_their_own_widths_and_weights(covariance: str, order: list[
 
 
 def test_every_row_with_a_label_has_its_part_in_a_fit() -> None:
-    """With 10 of 60 rows chosen at random, two labelled ones would nearly always be left out."""
+    """With 10 of 60 rows chosen at random, two labeled ones would nearly always be left out."""
     guide = VaDEGuide(VaDE((6,), GaussianMixture(2, 2), Normal(0.3)))
     label = np.full(60, -1)
     label[[58, 59]] = [0, 1]

@@ -402,7 +402,7 @@ def test_standard_normal_has_one_component() -> None:
     assert prior.component() is None
 
 
-def test_threshold_binarises_once() -> None:
+def test_threshold_binarizes_once() -> None:
     likelihood = Bernoulli(threshold=0.5)
     x = torch.tensor([[0, 100, 200]], dtype=torch.uint8)
     once = likelihood.prepare(x, torch.float64)

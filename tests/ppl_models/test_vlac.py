@@ -13,9 +13,9 @@ from ppl_models import GMDGM, VAE, VLAC, VLAE, ConvLadder, MLPLadder, Normal, St
 
 
 def groups(n: int = 400) -> torch.Tensor:
-    """Images of six kinds: three greys, with or without noise."""
-    greys = torch.randint(3, (n, 1, 1, 1)) / 4
-    return greys + 0.5 * torch.rand(n, 1, 8, 8) * torch.randint(2, (n, 1, 1, 1))
+    """Images of six kinds: three grays, with or without noise."""
+    grays = torch.randint(3, (n, 1, 1, 1)) / 4
+    return grays + 0.5 * torch.rand(n, 1, 8, 8) * torch.randint(2, (n, 1, 1, 1))
 
 
 @pytest.mark.slow(5)

@@ -326,7 +326,7 @@ def test_the_missing_term_of_pyro_2894_is_no_bias() -> None:
         unbiased(mixture, clusters, elbo, REALS)
 
 
-class Unnormalised(dist.Categorical):
+class Unnormalized(dist.Categorical):
     """Its log-probability is the logarithm of a parameter that nothing holds to a sum of 1."""
 
     def __init__(self, raw: Tensor) -> None:
@@ -337,15 +337,15 @@ class Unnormalised(dist.Categorical):
         rows = self.raw.log().expand(*torch.broadcast_shapes(value.shape, self.raw.shape[:-1]), -1)
         return rows.gather(-1, value.expand(rows.shape[:-1]).unsqueeze(-1)).squeeze(-1)
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> Unnormalised:
-        return Unnormalised(self.raw.expand(*batch_shape, self.raw.shape[-1]))
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Unnormalized:
+        return Unnormalized(self.raw.expand(*batch_shape, self.raw.shape[-1]))
 
 
-def unnormalised_clusters(x: Tensor) -> None:
+def unnormalized_clusters(x: Tensor) -> None:
     rows = torch.tensor([[0.4, 0.6], [0.3, 0.7], [0.7, 0.3]], dtype=torch.float64)
     raw = pyro.param("raw", rows)
     with pyro.plate("data", 3):
-        pyro.sample("c", Unnormalised(raw))
+        pyro.sample("c", Unnormalized(raw))
 
 
 def whole_mixture(x: Tensor) -> None:
@@ -355,13 +355,13 @@ def whole_mixture(x: Tensor) -> None:
 
 
 def test_the_shift_of_numpyro_1512_is_found() -> None:
-    """Gradients by probabilities that are not normalised: without the derivative of log q each
+    """Gradients by probabilities that are not normalized: without the derivative of log q each
     entry is off by 1, the derivative of the probabilities' sum; with it the gradient is that of
     enumeration. Detects a fifth of the gradient.
     """
-    unbiased(whole_mixture, unnormalised_clusters, averaged(score_and_entropy), REALS)
+    unbiased(whole_mixture, unnormalized_clusters, averaged(score_and_entropy), REALS)
     with pytest.raises(AssertionError, match="gradient along the reference's"):
-        unbiased(whole_mixture, unnormalised_clusters, averaged(score_function), REALS)
+        unbiased(whole_mixture, unnormalized_clusters, averaged(score_function), REALS)
 
 
 def test_a_value_that_is_differentiated_twice_is_found() -> None:
@@ -399,7 +399,7 @@ def free_clusters(x: Tensor) -> None:
 
 def test_that_renyi_elbo_does_not_train_discrete_guides_is_found() -> None:
     """Pyro 1.9: at alpha = 0 RenyiELBO's value is right, and its gradient by the parameters of a
-    guide without reparameterised draws is 0. Detects two fifths of the gradient.
+    guide without reparameterized draws is 0. Detects two fifths of the gradient.
     """
     elbo = RenyiELBO(0.0, num_particles=2, vectorize_particles=True, max_plate_nesting=1)
     test = partial(unbiased, whole_mixture, free_clusters, elbo, REALS)

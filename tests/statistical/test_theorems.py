@@ -2,7 +2,7 @@
 cost more.
 
 Expectations over z are Gauss-Hermite sums in float64, good to 1e-12 here; no draws, so no false
-alarms. A numerical optimiser that knows nothing of the theorems looks for a better q(c given x)
+alarms. A numerical optimizer that knows nothing of the theorems looks for a better q(c given x)
 from many starts.
 """
 
@@ -33,12 +33,12 @@ def log_posterior(prior: GaussianMixture, z: Tensor) -> Tensor:
 
 
 def cost(log_q: Tensor, log_p_c_z: Tensor, weights: Tensor) -> Tensor:
-    """E over q(z given x) of KL(q(c given x) to p(c given z)), to be minimised (Eq. 5)."""
+    """E over q(z given x) of KL(q(c given x) to p(c given z)), to be minimized (Eq. 5)."""
     return (log_q.exp() * (log_q - weights @ log_p_c_z)).sum()
 
 
 def best_found(log_p_c_z: Tensor, weights: Tensor) -> list[float]:
-    """The costs that an optimiser reaches from several random starts."""
+    """The costs that an optimizer reaches from several random starts."""
     return [found_from(seed, log_p_c_z, weights) for seed in range(STARTS)]
 
 
@@ -62,7 +62,7 @@ def found_from(seed: int, log_p_c_z: Tensor, weights: Tensor) -> float:
 
 
 def assert_optimal(log_p_c_z: Tensor, weights: Tensor) -> Tensor:
-    """The optimiser comes to the theorem's q and its cost -log Z; returns the best log q."""
+    """The optimizer comes to the theorem's q and its cost -log Z; returns the best log q."""
     expected = weights @ log_p_c_z
     log_z = expected.logsumexp(-1)
     log_pi = expected - log_z  # Eq. 8, 12, 48
@@ -84,7 +84,7 @@ def test_theorem_1(K: int, spread: float) -> None:
 
 @pytest.mark.parametrize("spread", [0.5, 2.0])
 def test_vades_own_posterior_is_worse_wherever_z_has_spread(spread: float) -> None:
-    """B.1.1: q(c given x) = E p(c given z) does not make the term vanish, nor minimise it."""
+    """B.1.1: q(c given x) = E p(c given z) does not make the term vanish, nor minimize it."""
     prior = mixture(4, 2, seed=1)
     nodes, weights = gauss_hermite(40, 2)
     log_p_c_z = log_posterior(prior, 0.3 + spread * nodes)
@@ -109,7 +109,7 @@ def joint_log_posterior(priors: list[GaussianMixture], z: Tensor) -> Tensor:
     return (first.unsqueeze(-1) + second.unsqueeze(-2)).flatten(1)
 
 
-def test_theorem_2_the_best_joint_posterior_factorises() -> None:
+def test_theorem_2_the_best_joint_posterior_factorizes() -> None:
     """The best of all joint q(c_1, c_2 given x) is the product of the facets' own."""
     priors = [mixture(3, 1, seed=2), mixture(2, 1, seed=3)]
     nodes, weights = gauss_hermite(40, 2)

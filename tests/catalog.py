@@ -225,7 +225,7 @@ def network_scored_average_two_draws() -> AmortizedGuide:
 def convolutional() -> VaDEGuide:
     facets = {
         "shape": GaussianMixture(3, 2, "full", "uniform"),
-        "colour": GaussianMixture(4, 3, "full", "uniform"),
+        "color": GaussianMixture(4, 3, "full", "uniform"),
     }
     return VaDEGuide(MFCVAE((3, 8, 12), facets, Normal(0.6), ConvLadder((4, 5))))
 
@@ -336,7 +336,7 @@ def nvae() -> ClassifierGuide:
     return ClassifierGuide(NVAE((6,), 3, 2, 2, network=SharedMLP((8, 9))))
 
 
-def nvae_partly_labelled_two_draws() -> ClassifierGuide:
+def nvae_partly_labeled_two_draws() -> ClassifierGuide:
     return ClassifierGuide(
         NVAE((1, 8, 8), 3, 2, 1, Normal(0.4), StridedConvNet((4, 5), hidden=6)), 2, 0.5
     )
@@ -398,7 +398,7 @@ BUILDERS: list[Callable[[], FacetGuide]] = [
     mlvae_tables,
     mlvae_similar_contents,
     nvae,
-    nvae_partly_labelled_two_draws,
+    nvae_partly_labeled_two_draws,
     nvae_dirichlet_without_bias,
     cvae,
 ]
@@ -409,7 +409,7 @@ GAMMA_DRAWS = (nvae_dirichlet_without_bias,)
 
 
 def given(guide: FacetGuide, n: int) -> dict[str, torch.Tensor]:
-    """What a model of this catalogue takes beside ``n`` data."""
+    """What a model of this catalog takes beside ``n`` data."""
     if isinstance(guide.model, ContinuousIVAE):
         return {"label": torch.randn(n, guide.model.num_label_features)}
     values = {"label": torch.arange(n) % 3, "group": torch.arange(n) // 2 % 3}
@@ -480,7 +480,7 @@ SUITABLE: list[tuple[str | None, set[str], list[Callable[[], FacetGuide]]]] = [
     (
         "enumerates classes that are unknown",
         FREELY_ENUMERATED,
-        [nvae, nvae_partly_labelled_two_draws, nvae_dirichlet_without_bias],
+        [nvae, nvae_partly_labeled_two_draws, nvae_dirichlet_without_bias],
     ),
     (
         None,
