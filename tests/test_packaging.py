@@ -154,7 +154,9 @@ def test_another_distribution_with_a_package_of_our_name(built: Path, tmp_path: 
 
 def test_importing_facetvae_or_a_rule_for_tables_imports_no_torch() -> None:
     for module in ("facetvae", "facetvae.table_rules.counting"):
-        done = fresh.run("-c", f"import {module}, sys; assert 'torch' not in sys.modules")
+        done = fresh.run(
+            "-c", f"import {module}, sys; assert 'torch' not in sys.modules", forked=False
+        )
         assert done.returncode == 0, done.stderr
 
 
