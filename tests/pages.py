@@ -17,7 +17,6 @@ CUTS = {
     r"\bepochs=\(\d+, \d+\)": "epochs=(1, 1)",
     r"\bfade_steps=\d+": "fade_steps=10",
     r"\bn_init=\d+": "n_init=2",
-    r"\bload_digits\(\)": "load_digits(n_class=5)",
     r"\blabelings\(1000\b": "labelings(300",
     r"\bdrawn_embeddings\(2000\b": "drawn_embeddings(300",
     r"\bwidth=512\b": "width=64",
