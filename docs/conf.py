@@ -28,6 +28,7 @@ INCLUDED = {
     "lab/RESULTS.md": "full_results.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
+    "lab/README.md": "laboratory.md",
 }
 METADATA = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["project"]
 

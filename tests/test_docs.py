@@ -89,5 +89,6 @@ def test_the_results_in_short_are_those_of_the_readme() -> None:
         [line for line in (ROOT / page).read_text().splitlines() if line.startswith("| ")]
         for page in RESULTS
     )
+    rows = [row for row in rows if row.count("|") == 5]  # not those of folders
     assert rows
     assert set(rows) <= set(whole)

@@ -115,7 +115,7 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
     def export(self, path: str | Path, *, dtype: torch.dtype = torch.float32) -> None:
         """Write :meth:`predict_proba`, with the means of the latents, as a program that runs
         without this library; see
-        :meth:`MultiFacetClustering.export <facetvae.estimators.MultiFacetClustering.export>`.
+        ``MultiFacetClustering.export``.
 
         ``["class"]["probabilities"]`` of its result are of ``classes_``, which the file
         ``about.json`` in it lists.

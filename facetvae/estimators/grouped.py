@@ -115,7 +115,7 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
 
     def score(self, X: Any, y: Any = None, *, groups: Any = None) -> float:
         """The ELBO of ``X``, in nats per datum of the user's units; see
-        :meth:`MultiFacetClustering.score <facetvae.estimators.MultiFacetClustering.score>`.
+        ``MultiFacetClustering.score``.
         """
         X = self._later_data(X)
         return self._bound(X, group=_groups(groups, len(X)))
@@ -123,7 +123,7 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
     def impute(self, X: Any, *, groups: Any = None) -> Any:
         """``X`` with each missing entry replaced by its mean given the observed entries of its
         group, in the user's units; see
-        :meth:`MultiFacetClustering.impute <facetvae.estimators.MultiFacetClustering.impute>`.
+        ``MultiFacetClustering.impute``.
 
         :param X: ``[N, ...]``, NaN where missing.
         """

@@ -314,7 +314,7 @@ def test_a_column_has_one_name(names: Any) -> None:
     frame = by(VALUES)[["x", "c", "town"]].set_axis(names, axis=1)
     table = frame_reader(frame, {names[0]: StudentT()})
     codes = table.numbers(frame).to_numpy()
-    assert table.names == [each.name for each in columns_of("X", frame, {names[1]: "counts"})]
+    assert table.names == [each.name for each in columns_of("X", frame, {names[1]: "numbers"})]
     assert table.settings()["columns"][table.names[0]].startswith("StudentT")
     for made in (table.returned(codes), table.returned(codes, frame)):
         pd.testing.assert_index_equal(made.columns, frame.columns)

@@ -129,10 +129,6 @@ def under_standard_normals(own: FacetGuide) -> None:
         own.reconstruct(X)
 
 
-def candidate(seed: int) -> SVIRunner:
-    return runner(seed=seed).fit(X, **SIZES)
-
-
 # What trains or prepares a network, by name: a function that prepares the call.
 TRAINING: dict[str, Callable[[], Prepared]] = {
     "fit": fit,
@@ -155,9 +151,7 @@ TRAINING: dict[str, Callable[[], Prepared]] = {
     ),
     "learn_to_encode": grouped(lambda own: learn_to_encode(own, 20, 2, progress=False)),
     "infer_tables": grouped(lambda own: infer_tables(own.model, X, GROUPS, 2, progress=False)),
-    "select_model": of_guide(
-        lambda own: select_model({"a": candidate, "b": candidate}, X, range(2), 3)
-    ),
+    "select_model": of_guide(lambda own: select_model({"a": [own]}, X, num_draws=3)),
 }
 # What asks a network.
 ASKING: dict[str, Callable[[], Prepared]] = {
@@ -182,7 +176,6 @@ DRAWS = {
     "elbo": "an estimate from draws, as those of Pyro's own objectives",
     "elbo_per_datum": "an estimate from draws, as those of Pyro's own objectives",
     "generate": "draws from the prior",
-    "select_model": "its candidates are the caller's functions, which build networks",
 }
 
 

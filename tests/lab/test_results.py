@@ -132,6 +132,7 @@ NEED_NOT = {
     "lab/protocols/sources.py": "*",  # simulated data
     "lab/benchmarks/rivals.py": "lab/benchmarks/clustpy_vade.py",  # finds the library there
     "lab/benchmarks/numbers_found.py": "lab/benchmarks/clustpy_vade.py",
+    "lab/protocols/*": "lab/benchmarks/rivals*.py",  # imports torchvision for ClustPy
     "lab/protocols/common.py": "lab/benchmarks/*",  # names files of what is done
     "lab/protocols/neighbors.py": "lab/protocols/*",  # records with --neighbors name it
     "examples/common.py": "lab/benchmarks/step_time.py",  # comes with the quickstart's sizes
