@@ -204,10 +204,11 @@ class _Summary:
 
     def extremes(self, axis: int | None) -> list[np.ndarray]:
         """The least and the largest values along an axis; 0 if there are none."""
-        filled = [part for part in self.parts() if len(part)]
+        both = (np.fmin, np.fmax)
+        ends = [[f.reduce(part, axis) for f in both] for part in self.parts() if len(part)]
         return [
-            np.nan_to_num(np.atleast_1d(f.reduce([f.reduce(part, axis) for part in filled])))
-            for f in (np.fmin, np.fmax)
+            np.nan_to_num(np.atleast_1d(f.reduce(values)))
+            for f, values in zip(both, zip(*ends, strict=True), strict=True)
         ]
 
 
