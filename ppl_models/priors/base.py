@@ -35,7 +35,7 @@ from ppl_models.given.checks import (
     number,
 )
 
-__all__ = ["Data", "Mixture", "Prior"]
+__all__ = ["Data", "DirichletWeights", "Mixture", "Prior"]
 
 
 class MixtureWeights(Configurable):
