@@ -9,7 +9,7 @@ one content; each member has its own style. A classifier then reads the digit fr
 images alone and in groups of ten: content should tell it, style should not. Other ways to combine
 evidence, unseen groups and the paper's figures: `python -m lab.protocols.mlvae --help`.
 
-    facetvae explore runs/mlvae --group digit --data-root DATA
+    facetvae explore runs/mlvae --data-root DATA
 """
 
 from __future__ import annotations
