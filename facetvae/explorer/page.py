@@ -11,8 +11,8 @@ from dash import ALL, Dash, Input, Output, State, ctx, dcc, html, no_update
 from flask import Response, abort, request
 
 from facetvae.explorer.explorer import Explorer
-from facetvae.explorer.requests import HELD, SLOTS, validate_requests
 from facetvae.explorer.views import (
+    SLOTS,
     clusters_view,
     moved_picture,
     png,
@@ -31,6 +31,8 @@ VIEWS = {
     "Samples": "Draws from the prior of one facet, cluster by cluster.",
 }
 SHOWN_CHOICES, THUMBNAILS = 10, 60
+# The largest request, in bytes; the page's own have a few thousand.
+MAX_BYTES = 256 * 1024
 
 
 def build_app(explorer: Explorer, title: str, facts: Mapping[str, str]) -> Dash:
@@ -54,7 +56,7 @@ def build_app(explorer: Explorer, title: str, facts: Mapping[str, str]) -> Dash:
     answer_inputs(app, explorer)
     answer_views_of_inputs(app, explorer)
     keep_to_itself(app)
-    validate_requests(app, explorer, list(VIEWS))
+    app.server.config["MAX_CONTENT_LENGTH"] = MAX_BYTES
     return app
 
 
@@ -148,8 +150,8 @@ def inputs(explorer: Explorer) -> html.Section:
 
 
 def samples_controls() -> html.Div:
-    says = ("other facets drawn", "other facets held as in A")
-    others = [{"label": each, "value": value} for value, each in zip(HELD, says, strict=True)]
+    says = {"drawn": "other facets drawn", "held": "other facets held as in A"}
+    others = [{"label": each, "value": value} for value, each in says.items()]
     chips = dcc.Checklist([], [], id="choices", className="chips", inline=True)
     controls = [
         html.Div([html.Span("Clusters, or labels"), chips], id="choose-clusters"),

@@ -15,8 +15,9 @@ from PIL import Image
 from facetvae.describing import FacetDescription
 from facetvae.describing.description import columns_table
 from facetvae.explorer.explorer import Axis, Explorer
-from facetvae.explorer.requests import SLOTS
 
+# The inputs that a click chooses.
+SLOTS = ("A", "B")
 # Pictures in a row, and rows of draws where nothing is chosen.
 GALLERY_COLUMNS, SAMPLE_COLUMNS, SAMPLE_ROWS = 7, 20, 8
 
