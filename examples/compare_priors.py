@@ -35,7 +35,6 @@ from facetvae import (
     VaDEGuide,
     VampPrior,
     clusters_in_use,
-    effective_clusters,
     elbo,
     fit_mixtures,
     fit_together,
@@ -128,8 +127,8 @@ def train(runners: Sequence[SVIRunner], data: Dataset, epochs: int, settings: Se
 
 
 def judge(runner: SVIRunner, data: Dataset, draws: int) -> dict[str, float]:
-    """Bounds on the test split, and of each facet with clusters how many are in use, their
-    effective number, I(x; c), and scores against the label.
+    """Bounds on the test split, and of each facet with clusters how many are in use, I(x; c),
+    and scores against the label.
     """
     pyro.set_rng_seed(runner.seed)
     guide = runner.guide
@@ -143,7 +142,6 @@ def judge(runner: SVIRunner, data: Dataset, draws: int) -> dict[str, float]:
         of_label = known[facet][LABEL]
         scores |= {
             f"{facet} in_use": clusters_in_use(proba),
-            f"{facet} effective": effective_clusters(proba),
             f"{facet} information": information[facet],
             f"{facet} nmi": of_label["nmi"],
             f"{facet} accuracy": of_label["accuracy_train_map"],

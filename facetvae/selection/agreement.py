@@ -11,13 +11,12 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import linear_sum_assignment
-from scipy.stats import entropy
 from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score
 
 from ppl_models.given.arrays import as_numbers
 from ppl_models.given.checks import number
 
-__all__ = ["clusters_in_use", "effective_clusters", "redundancy", "stability"]
+__all__ = ["clusters_in_use", "redundancy", "stability"]
 
 # Clusters [N] by facet.
 Partitions = Mapping[str, ArrayLike]
@@ -45,24 +44,6 @@ def clusters_in_use(proba: ArrayLike, threshold: float = 0.01) -> int:
     return int((shares > threshold).sum())
 
 
-def effective_clusters(proba: ArrayLike) -> float:
-    """exp of the entropy of the mean responsibilities: K if all clusters are equally large, 1 if
-    one has all data.
-
-    It is also high if a facet has died and all responsibilities are alike: check its mutual
-    information as well.
-
-    :param proba: ``[N, K]``.
-    :raises ValueError: if these are not probabilities.
-
-    Example:
-        >>> from facetvae.selection import effective_clusters
-        >>> round(effective_clusters([[1.0, 0.0], [0.0, 1.0]]), 3)
-        2.0
-    """
-    return float(np.exp(entropy(_probabilities(proba).mean(0, dtype=float))))
-
-
 def redundancy(partitions: Partitions) -> dict[tuple[str, str], float]:
     """How far the facets of one run repeat each other: the mutual information of each pair of
     partitions.
@@ -88,9 +69,10 @@ def redundancy(partitions: Partitions) -> dict[tuple[str, str], float]:
     }
 
 
-def stability(runs: Sequence[Partitions], match: bool = False) -> dict[str, tuple[float, float]]:
+def stability(runs: Sequence[Partitions]) -> dict[str, tuple[float, float]]:
     """How well runs with different seeds agree: for each facet, the mean and sample standard
-    deviation of the ARI over all pairs of runs.
+    deviation of the ARI over all pairs of runs. As facets may change places from run to run, each
+    run's are matched to those of the run that agrees best with all others, and take its names.
 
     The mean is 1 if all runs find the same clusters, in any numbering (also if all put all data in
     one cluster: check the mutual information as well), and 0 on average for random clusters. Pairs
@@ -98,9 +80,7 @@ def stability(runs: Sequence[Partitions], match: bool = False) -> dict[str, tupl
     number. It is NaN for a single pair.
 
     :param runs: clusters ``[N]`` by facet, of two runs or more on the same data.
-    :param match: whether facets may be in a different order in each run. Then each run's facets are
-        matched to those of the run that agrees best with all others, and take its names.
-    :raises ValueError: if there are fewer than two runs, or their data or facets differ.
+    :raises ValueError: if there are fewer than two runs, or their data or numbers of facets differ.
 
     Example:
         >>> from facetvae.selection import stability
@@ -108,10 +88,10 @@ def stability(runs: Sequence[Partitions], match: bool = False) -> dict[str, tupl
         >>> stability(runs)
         {'digit': (1.0, 0.0)}
     """
-    checked = _checked_runs(runs, same_names=not match)
+    checked = _checked_runs(runs)
     if len(checked) < 2:
         raise ValueError(f"agreement takes two runs or more, got {len(checked)}")
-    aligned = _aligned(checked) if match else checked
+    aligned = _aligned(checked)
     return {
         name: mean_and_deviation(
             [adjusted_rand_score(a[name], b[name]) for a, b in combinations(aligned, 2)]
@@ -137,12 +117,10 @@ def _probabilities(proba: ArrayLike) -> np.ndarray:
     return values
 
 
-def _checked_runs(
-    runs: Sequence[Partitions], same_names: bool = True
-) -> list[dict[str, np.ndarray]]:
+def _checked_runs(runs: Sequence[Partitions]) -> list[dict[str, np.ndarray]]:
     """Partitions as arrays.
 
-    :raises ValueError: if their data differ, or their facets or numbers of facets do.
+    :raises ValueError: if their data or numbers of facets differ.
     """
     if not isinstance(runs, Sequence) or not all(isinstance(run, Mapping) for run in runs):
         raise ValueError("clusters by facet are needed of each run: what a guide's predict gives")
@@ -161,10 +139,8 @@ def _checked_runs(
         if each.dtype.kind not in "bui":
             raise ValueError(f"clusters of facet {name!r} must be integers, got {each.dtype}")
     names = [list(run) for run in checked]
-    if len({frozenset(each) if same_names else len(each) for each in names}) > 1:
-        raise ValueError(
-            f"runs must have the same facets, or as many where these are matched, got {names}"
-        )
+    if len(set(map(len, names))) > 1:
+        raise ValueError(f"runs must have equally many facets, got {names}")
     return checked
 
 

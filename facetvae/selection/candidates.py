@@ -13,7 +13,6 @@ from torch import Tensor
 
 from facetvae.selection.agreement import (
     clusters_in_use,
-    effective_clusters,
     mean_and_deviation,
     redundancy,
     stability,
@@ -37,14 +36,12 @@ class FittedRun:
     :ivar elbo: of each datum, ``[N]``, in nats.
     :ivar partitions: clusters ``[N]`` by facet.
     :ivar in_use: :func:`clusters_in_use` by facet.
-    :ivar effective: :func:`effective_clusters` by facet.
     :ivar mutual_information: I(x; c) by facet, in nats.
     """
 
     elbo: np.ndarray
     partitions: dict[str, np.ndarray]
     in_use: dict[str, int]
-    effective: dict[str, float]
     mutual_information: dict[str, float]
 
     @property
@@ -61,7 +58,6 @@ class Selection:
     standard errors).
 
     :ivar runs: of each candidate, equally many, on the same data.
-    :ivar match: whether facets are matched between seeds; see :func:`stability`.
     :raises ValueError: if there are no runs or not equally many, on different numbers of data, with
         an ELBO that is not finite, or if a candidate's facets have other names for another seed.
 
@@ -70,7 +66,7 @@ class Selection:
         >>> from facetvae.selection import FittedRun, Selection
         >>> def run(elbo):
         ...     found = {"digit": np.array([0, 1, 0, 1])}
-        ...     return FittedRun(np.array(elbo), found, {"digit": 2}, {"digit": 2}, {"digit": 0.7})
+        ...     return FittedRun(np.array(elbo), found, {"digit": 2}, {"digit": 0.7})
         >>> runs = {"K = 2": [run([-9, -7, -8, -8])], "K = 3": [run([-9.5, -6, -8, -8])]}
         >>> selection = Selection(runs)
         >>> selection.best, selection.chosen  # the smaller one is within one standard error
@@ -78,7 +74,6 @@ class Selection:
     """
 
     runs: Mapping[str, Sequence[FittedRun]]
-    match: bool = False
 
     def __post_init__(self) -> None:
         for name, runs in self.runs.items():
@@ -131,13 +126,11 @@ class Selection:
         partitions = [run.partitions for run in self.runs[name]]
         if len(partitions) == 1:
             return dict.fromkeys(partitions[0], (math.nan, math.nan))
-        return stability(partitions, self.match)
+        return stability(partitions)
 
     def by_facet(self, name: str, what: str) -> dict[str, tuple[float, float]]:
-        """``in_use``, ``effective`` or ``mutual_information`` of a candidate by facet: mean over
-        seeds and deviation.
-
-        Facets keep their own names, even if they are matched.
+        """``in_use`` or ``mutual_information`` of a candidate by facet: mean over seeds and
+        deviation. Facets keep their own names, unlike those of :meth:`stability`.
         """
         rows = [getattr(run, what) for run in self.runs[name]]
         return {facet: mean_and_deviation([row[facet] for row in rows]) for facet in rows[0]}
@@ -177,7 +170,6 @@ def select_model(
     candidates: Mapping[str, Sequence[Fitted]],
     x: ArrayLike | Tensor,
     num_draws: int = 20,
-    match: bool = False,
     **given: Any,
 ) -> Selection:
     """Compare candidates, such as numbers of facets and clusters, on held-out data.
@@ -194,7 +186,6 @@ def select_model(
         candidate to the largest**; equally many for each.
     :param x: held-out data, ``[N, *x_shape]``, without labels.
     :param num_draws: draws of the latents for the ELBO; their noise is part of the standard errors.
-    :param match: whether facets may be in a different order for each seed.
     :param given: inputs of the models other than x, one entry per datum.
     :raises ValueError: if candidates or numbers are invalid, the data do not fit, or a fitted
         parameter is not finite.
@@ -226,7 +217,7 @@ def select_model(
         name: [_look_at(guide, x, num_draws, given) for guide in each]
         for name, each in guides.items()
     }
-    return Selection(runs, match)
+    return Selection(runs)
 
 
 def _check_runs(name: str, runs: Sequence[FittedRun]) -> None:
@@ -260,7 +251,6 @@ def _look_at(
         elbo=by_datum,
         partitions={name: each.argmax(-1) for name, each in proba.items()},
         in_use={name: clusters_in_use(each) for name, each in proba.items()},
-        effective={name: effective_clusters(each) for name, each in proba.items()},
         mutual_information=mutual_information(guide, x, **given),
     )
 

@@ -25,7 +25,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from facetvae.datasets import Dataset, some_rows
+from examples.common import some_rows
+from facetvae.datasets import Dataset
 from inference.metrics import cluster_accuracy, probe_accuracy
 from lab.protocols.datasets import load
 from lab.run_lines import whole_lines

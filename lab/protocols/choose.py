@@ -214,10 +214,7 @@ def results(selection: Selection, found: dict[str, dict[str, list[float]]]) -> d
             "stability": selection.stability(name),
             "redundancy": selection.redundancy(name),
             "found_by_seed": found[name],
-            **{
-                what: selection.by_facet(name, what)
-                for what in ("in_use", "effective", "mutual_information")
-            },
+            **{what: selection.by_facet(name, what) for what in ("in_use", "mutual_information")},
         }
         for name, runs in selection.runs.items()
     }
@@ -277,7 +274,7 @@ def main(argv: list[str] | None = None) -> None:
             fitted[J, K] = finished(K, warm, data, settings, args)
             print(f"{J} facets of {K} clusters: {settings.repeats} seeds trained", flush=True)
     selection = select_model(
-        {f"{J} x {K}": fitted[J, K] for J, K in candidates(settings)}, data.test, match=True
+        {f"{J} x {K}": fitted[J, K] for J, K in candidates(settings)}, data.test
     )
     found = found_labels(selection, data.test_labels)
     write_json(out / "results.json", results(selection, found))

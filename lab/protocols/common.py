@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from facetvae.datasets import Dataset, some_rows
+from examples.common import some_rows
+from facetvae.datasets import Dataset
 from guides import FacetGuide
 from inference import Checkpoints, SVIRunner, cold_start
 from inference.callbacks import Evaluate, JSONLines

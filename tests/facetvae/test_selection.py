@@ -15,7 +15,7 @@ from scipy.special import logsumexp
 from scipy.stats import norm
 
 from facetvae.selection import select_model
-from facetvae.selection.agreement import clusters_in_use, effective_clusters, redundancy, stability
+from facetvae.selection.agreement import clusters_in_use, redundancy, stability
 from facetvae.selection.candidates import FittedRun, Selection
 from guides import FacetGuide, VaDEGuide
 from inference import SVIRunner, elbo, elbo_per_datum, warm_start
@@ -122,12 +122,10 @@ def swapped_runs() -> list[dict[str, np.ndarray]]:
 
 def test_facets_that_changed_places_are_matched() -> None:
     # Of the ten pairs, six are of runs that agree; the four others agree by chance alone.
-    matched = stability(swapped_runs(), match=True)
+    matched = stability(swapped_runs())
     assert [mean for mean, _ in matched.values()] == pytest.approx([0.6, 0.6], abs=0.02)
-    as_named = stability(swapped_runs())
-    assert [mean for mean, _ in as_named.values()] == pytest.approx([0.2, 0.2], abs=0.02)
     _, straight, *_ = swapped_runs()
-    assert stability([{"a": straight["a"]}, {"z": straight["a"]}], match=True)["a"][0] == 1
+    assert stability([{"a": straight["a"]}, {"z": straight["a"]}])["a"][0] == 1
 
 
 def test_facets_that_repeat_one_another_are_redundant_and_independent_ones_are_not() -> None:
@@ -143,15 +141,10 @@ def test_facets_that_repeat_one_another_are_redundant_and_independent_ones_are_n
 def test_clusters_in_use() -> None:
     proba = np.eye(5)[[0] * 60 + [1] * 38 + [2] * 2]
     assert [clusters_in_use(proba, threshold) for threshold in (0, 0.01, 0.02, 0.5)] == [3, 3, 2, 1]
-    assert effective_clusters(np.eye(4)) == pytest.approx(4)
-    assert effective_clusters([[1.0, 0.0], [1.0, 0.0]]) == pytest.approx(1)
-    nothing_told = effective_clusters([[0.5, 0.5], [0.5, 0.5]])
-    assert nothing_told == pytest.approx(2)
 
 
 def test_means_of_a_million_rows_are_not_those_of_single_precision() -> None:
     proba = np.tile(np.float32([0.9, 0.1]), (1_000_000, 1))
-    assert effective_clusters(proba) == pytest.approx(effective_clusters(proba[:1]), rel=1e-6)
     model = MFCVAE((3,), {"a": GaussianMixture(2, 1)}, network=SharedMLP((4,)))
     guide = VaDEGuide(model)
     guide.predict_proba = lambda x, **given: {"a": proba}
@@ -163,7 +156,7 @@ def test_means_of_a_million_rows_are_not_those_of_single_precision() -> None:
 
 def one_run(elbo: np.ndarray, facet: str = "a") -> FittedRun:
     cluster = {facet: np.arange(len(elbo)) % 2}
-    return FittedRun(elbo, cluster, {facet: 2}, {facet: 2.0}, {facet: 0.7})
+    return FittedRun(elbo, cluster, {facet: 2}, {facet: 0.7})
 
 
 def made_up(elbos: dict[str, np.ndarray]) -> Selection:
@@ -223,7 +216,7 @@ def test_a_selection_has_runs_that_can_be_compared() -> None:
     with pytest.raises(ValueError, match=r"got .* \{\}"):
         Selection({})
     with pytest.raises(ValueError, match=r"of candidate 'A' are \['a'\] in one run and \['b'\]"):
-        Selection({"A": [one_run(rows[0]), one_run(rows[0], "b")]}, match=True)
+        Selection({"A": [one_run(rows[0]), one_run(rows[0], "b")]})
     rows[1, 2] = -np.inf
     with pytest.raises(ValueError, match=r"held-out datum 2 is -inf by candidate 'A' \(1 of 4"):
         made_up({"A": rows})

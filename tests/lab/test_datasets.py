@@ -11,7 +11,8 @@ import scipy.io
 from PIL import Image
 from sklearn.linear_model import RidgeClassifier
 
-from facetvae.datasets import Dataset, digits, some_rows
+from examples.common import some_rows
+from facetvae.datasets import Dataset, digits
 from lab.protocols import shapes
 from lab.protocols.datasets import colored, load, shapes3d, torchvision_datasets
 

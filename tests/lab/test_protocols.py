@@ -23,7 +23,8 @@ import torch
 from sklearn.neural_network import MLPClassifier
 from torch import nn
 
-from facetvae.datasets import Dataset, digits, some_rows
+from examples.common import some_rows
+from facetvae.datasets import Dataset, digits
 from guides import MarginalGuide, VaDEGuide
 from inference import SVIRunner, elbo
 from inference.metrics import cluster_accuracy
