@@ -64,7 +64,6 @@ from facetvae.table_rules.counting import FacetCount
 from facetvae.table_rules.outliers import Outliers
 from facetvae.table_rules.rows import MANY, Arranged, in_parts, some_rows
 from guides import FacetGuide
-from inference.initialization.nearest import CellSearch
 from inference.randomness import derive_seed, seeded
 from ppl_models import Likelihood, Normal
 from ppl_models.given.checks import check_kind, check_size, is_index
@@ -449,7 +448,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         self.usual_ = None  # of columns of real numbers alone
         if self.encoding_.of_real_columns:
             self._say("looks for outlying rows")
-            self.usual_ = Outliers(x, search=CellSearch)
+            self.usual_ = Outliers(x)
         self.outliers_ = self._outlying(x)
         shared: Any = () if self.usual_ is None else self.usual_.shared(x, self.outliers_)
         self.outliers_[list(shared)] = False
@@ -460,7 +459,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
                 self.encoding_ = encoding
                 del x  # before another is made
                 x = encoding.encode(X)
-            self.usual_ = Outliers(x, np.flatnonzero(~self.outliers_), shared, CellSearch)
+            self.usual_ = Outliers(x, np.flatnonzero(~self.outliers_), shared)
         return x
 
     def _shows_subspaces(self, x: np.ndarray) -> bool:

@@ -183,13 +183,12 @@ def read_names(path: Path) -> list[str]:
 def named_data(run: Path, data_root: Path | None, datasets: Loaders) -> Dataset:
     """:raises ValueError: if the data set that a run names cannot be loaded."""
     name = data_name(run)
-    known = name.removesuffix("-drawn")
-    if known not in datasets:
+    if name not in datasets:
         raise ValueError(
             f"the run's data are {shortened(name)}, which cannot be loaded by name: give them as "
             "--data FILE.npy"
         )
-    found = datasets[known](data_root)
+    found = datasets[name](data_root)
     if found.name != name:
         raise ValueError(f"the run's data are {name!r}, but {found.name!r} is in --data-root")
     return found

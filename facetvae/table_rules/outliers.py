@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from functools import cached_property, partial
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_matrix
 from sklearn.neighbors import LocalOutlierFactor, NearestNeighbors
 
-from facetvae.table_rules.rows import MANY, in_parts
+from facetvae.table_rules.rows import in_parts
 
 # Neighbors of each row, or a tenth of the rows if these are fewer; with less than five there is
 # too little to compare.
 NEIGHBORS, FEWEST_NEIGHBORS = 20, 5
 # How many times as far from its neighbors as these are from theirs an outlying row is (in drawn
-# clusters of normals at most 2.1), and beyond which approximate neighbors leave a doubt.
-FACTOR, SUSPECT = 2.5, 2.2
+# clusters of normals at most 2.1).
+FACTOR = 2.5
 # The rows that others are compared with.
 MOST_ROWS = 10_000
 
@@ -29,14 +27,11 @@ class Outliers:
 
     As many rows as there are neighbors that lie together, copies among them, are a group and no
     outliers: each is within 1 / 2.5 of its distance to the other rows, as is a later row so near to
-    one of them. More than 20,000 rows are compared with approximate neighbors first.
+    one of them.
 
     :param x: ``[N, ...]``, encoded; missing entries count as 0.
     :param usual: numbers of the rows of ``x`` to compare with, ascending; by default all.
     :param shared: numbers of further such rows, none of which is left out at random.
-    :param search: makes an approximate search from rows, such as
-        :class:`~inference.initialization.nearest.CellSearch`; where it raises ``ImportError``, all
-        neighbors are exact.
     """
 
     def __init__(
@@ -44,9 +39,7 @@ class Outliers:
         x: np.ndarray,
         usual: np.ndarray | None = None,
         shared: Sequence[int] = (),
-        search: Callable[[np.ndarray], Any] | None = None,
     ) -> None:
-        self._search = search
         usual = np.arange(len(x)) if usual is None else usual
         rows, copies = np.unique(_flat(x[_some(usual, shared)]), axis=0, return_counts=True)
         self._rows = self._groups = rows[:0].astype(x.dtype)
@@ -78,13 +71,9 @@ class Outliers:
         """Which rows of ``x`` are outlying: ``[N]``."""
         if not len(self._rows):
             return np.zeros(len(x), bool)
-        compared: Callable[[np.ndarray], np.ndarray] = partial(_outlying, self._detector)
-        if len(x) > MANY and self._search is not None:
-            with suppress(ImportError):
-                compared = _screened(_flat(self._rows), self._detector, self._search)
 
         def outlying(part: np.ndarray) -> np.ndarray:
-            far = compared(part)
+            far = _outlying(self._detector, part)
             far[far] = ~self._in_group(part[far])
             return far
 
@@ -107,34 +96,9 @@ class Outliers:
         return distance[:, 0] <= self._reach[group[:, 0]]
 
 
-def _screened(
-    rows: np.ndarray, exact: LocalOutlierFactor, search: Callable[[np.ndarray], Any]
-) -> Callable[[np.ndarray], np.ndarray]:
-    """The same by approximate neighbors, and by exact ones where these leave a doubt."""
-    k, approximate = exact.n_neighbors, search(rows.astype(np.float32))
-    factors = LocalOutlierFactor(n_neighbors=k, metric="precomputed", novelty=True)
-    factors.fit(_graph(_nearest(rows, k + 1, rows), len(rows)))
-
-    def among(x: np.ndarray) -> np.ndarray:
-        places = np.ascontiguousarray(_flat(x), np.float32)
-        graph = _graph(approximate.kneighbors(places, k), len(rows))
-        far = -factors.score_samples(graph) > SUSPECT
-        far[far] = _outlying(exact, x[far]) if far.any() else False
-        return far
-
-    return among
-
-
 def _nearest(among: np.ndarray, number: int, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Distances of each row of ``x`` to its nearest ones, and their numbers: ``[N, number]``."""
     return NearestNeighbors(n_neighbors=number).fit(among).kneighbors(x)
-
-
-def _graph(nearest: tuple[np.ndarray, np.ndarray], number: int) -> csr_matrix:
-    """Distances from rows to their neighbors, in the form that scikit-learn takes."""
-    (distance, neighbor), (n, k) = nearest, nearest[0].shape
-    ends = np.arange(0, n * k + 1, k)
-    return csr_matrix((distance.ravel().astype(float), neighbor.ravel(), ends), (n, number))
 
 
 def _outlying(detector: LocalOutlierFactor, x: np.ndarray) -> np.ndarray:

@@ -18,7 +18,6 @@ from facetvae.estimators.encoding import encoding_of
 from facetvae.table_rules import outliers, rows
 from facetvae.table_rules.outliers import Outliers
 from facetvae.table_rules.rows import Arranged, labeled, some
-from inference.initialization.nearest import CellSearch
 from lab.benchmarks import million_rows
 from lab.protocols.sources import labelings
 
@@ -30,7 +29,7 @@ def many(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Sets how many rows are many."""
 
     def to(number: int) -> None:
-        for module in (rows, outliers, linear_maps, clustering):
+        for module in (rows, linear_maps, clustering):
             monkeypatch.setattr(module, "MANY", number)
 
     return to
@@ -106,19 +105,14 @@ def test_scales_are_those_of_all_rows_at_once(kind: str, chosen: bool, many: Cal
     assert np.array_equal(at_once.encode(x), encoded, equal_nan=True)
 
 
-@pytest.mark.parametrize("with_faiss", [False, True])
-def test_outlying_rows_of_many_are_those_of_exact_neighbors(
-    with_faiss: bool, many: Callable, monkeypatch: pytest.MonkeyPatch
+def test_outlying_rows_of_many_are_those_of_all_at_once(
+    many: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if with_faiss:
-        pytest.importorskip("faiss")
-    else:
-        monkeypatch.setitem(sys.modules, "faiss", None)
     monkeypatch.setattr(outliers, "MOST_ROWS", 1200)
     x, _ = drawn(3000, 8)
     far = np.random.default_rng(3).normal(size=(3000, 8))
     x[::100] += (20 * far / np.linalg.norm(far, axis=1, keepdims=True))[::100]
-    usual = Outliers(x, search=CellSearch)
+    usual = Outliers(x)
     exact = usual.among(x)
     assert exact[::100].mean() > 0.9
     assert exact.sum() < 40
