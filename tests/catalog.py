@@ -404,6 +404,29 @@ BUILDERS: list[Callable[[], FacetGuide]] = [
 ]
 
 
+#: One of each kind, for tests of what hardly depends on the model: clusters enumerated, drawn,
+#: relaxed; networks of several forms; other likelihoods; labels, groups, and no latents at all.
+KINDS: list[Callable[[], FacetGuide]] = [
+    two_facets,
+    neighbors,
+    flow_posterior_two_draws,
+    refined_posterior,
+    vamp,
+    dirichlet_weights,
+    columns,
+    network_relaxed,
+    network_scored,
+    convolutional,
+    vlac_enumerated,
+    gmdgm,
+    ivae,
+    flow,
+    vqvae_two_draws,
+    mlvae,
+    nvae_partly_labeled_two_draws,
+]
+
+
 # Gamma variables, which torch.vmap draws anew for each, never the same for all.
 GAMMA_DRAWS = (nvae_dirichlet_without_bias,)
 

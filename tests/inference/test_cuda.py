@@ -20,7 +20,7 @@ from inference.training.cuda_graph import CUDAGraphStep
 from inference.training.data_source import data_source_for
 from inference.training.loop import train
 from inference.training.plan import FitPlan
-from tests.catalog import BUILDERS, given, mlvae, two_facets
+from tests.catalog import KINDS, given, mlvae, two_facets
 
 pytestmark = pytest.mark.slow(10)
 
@@ -83,7 +83,7 @@ def test_three_steps_are_plain_and_so_are_smaller_batches() -> None:
 
 @pytest.mark.usefixtures("stand_in")
 @pytest.mark.parametrize(
-    "build", [b for b in BUILDERS if "mlvae" not in b.__name__], ids=lambda f: f.__name__
+    "build", [b for b in KINDS if "mlvae" not in b.__name__], ids=lambda f: f.__name__
 )
 def test_every_model_is_as_without(build: Any) -> None:
     alike(build)

@@ -29,7 +29,7 @@ from inference.checkpoints.training_state import read, write
 from inference.training import data_source
 from inference.training.data_source import fingerprint
 from ppl_models import MFCVAE, Bernoulli, GaussianMixture, MLPLadder
-from tests.catalog import BUILDERS, given, two_facets, vade
+from tests.catalog import KINDS, given, two_facets, vade
 
 pytestmark = pytest.mark.slow(30)
 
@@ -78,7 +78,7 @@ def same(one: SVIRunner, other: SVIRunner) -> None:
 SIZES: dict[str, Any] = {"epochs": 3, "batch_size": 5, "progress": False}  # three steps an epoch
 
 
-@pytest.mark.parametrize("build", BUILDERS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("build", KINDS, ids=lambda f: f.__name__)
 def test_a_run_that_was_stopped_within_an_epoch_ends_as_it_would_have(
     build: Callable[[], FacetGuide], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
