@@ -51,7 +51,7 @@ def coded() -> Any:
 
 
 def estimator(**options: Any) -> MultiFacetClustering:
-    return MultiFacetClustering(random_state=0, epochs=8, **options)
+    return MultiFacetClustering(random_state=0, epochs=3, **options)
 
 
 @cache
@@ -128,10 +128,9 @@ def test_four_clusters_at_equal_distances_are_one_facet() -> None:
         assert adjusted_rand_score(label, group.tree.labels(u, facet)) > 0.95
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_four_clusters_that_overlap_are_one_facet(seed: int) -> None:
+def test_four_clusters_that_overlap_are_one_facet() -> None:
     """Half of them are told from the other half with errors of 1, 4 and 7 %."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     z = CORNERS[rng.integers(4, size=2000)] * [2.2, 1.8, 1.5] + rng.normal(size=(2000, 3))
     assert number_of_facets((z - z.mean(0)) / z.std(0)).numbers == [4]
 
@@ -182,12 +181,13 @@ def test_a_dense_array_is_counts_if_the_likelihood_says_so() -> None:
     [
         {"likelihood": NegativeBinomial()},
         {"network": MLPLadder((16, 16))},
-        {"facets": 2, "n_clusters": 2, "n_latents": 1},
+        {},
     ],
 )
 def test_other_settings_take_sparse_counts_too(options: dict[str, Any]) -> None:
     matrix = sparse.csr_array(drawn()[0])
-    found = MultiFacetClustering(random_state=0, epochs=3, **options).fit(matrix)
+    given = {"facets": 2, "n_clusters": 2, "n_latents": 1, "epochs": 1, "random_state": 0}
+    found = MultiFacetClustering(**given, **options).fit(matrix)
     assert found.predict(matrix).shape[0] == ROWS
     found.partial_fit(matrix)
 

@@ -96,7 +96,7 @@ def test_a_table_is_read_the_same_in_every_library(kind: str) -> None:
 
 
 @pytest.mark.slow(10)
-@pytest.mark.parametrize("kind", ["NumPy", "nullable", "Arrow", "polars"])
+@pytest.mark.parametrize("kind", ["Arrow", "polars"])
 def test_a_table_is_the_same_to_a_fit_in_every_library(kind: str) -> None:
     """Labels, scores and columns are, and frames come back as what they were."""
     found, table, usual = fitted(kind), tables()[kind], fitted("NumPy")

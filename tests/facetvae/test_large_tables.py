@@ -43,7 +43,7 @@ def drawn(n: int = 600, width: int = 5) -> tuple[np.ndarray, list[np.ndarray]]:
 
 def brief(**options: Any) -> MultiFacetClustering:
     """One that neither looks for facets nor counts clusters."""
-    return MultiFacetClustering(2, n_clusters=2, n_latents=2, epochs=3, random_state=0, **options)
+    return MultiFacetClustering(2, n_clusters=2, n_latents=2, epochs=1, random_state=0, **options)
 
 
 def test_rows_change_places_without_a_copy(many: Callable) -> None:
@@ -128,7 +128,7 @@ def test_many_rows_are_searched_in_part_and_all_get_clusters(many: Callable) -> 
     x, labels = drawn()
     x[::60] *= 12  # outlying rows
     given = x.copy()
-    found = MultiFacetClustering(mark_outliers=True, epochs=12, random_state=0).fit(x)
+    found = MultiFacetClustering(mark_outliers=True, epochs=2, random_state=0).fit(x)
     assert np.array_equal(x, given)
     assert found.settings_["searched"] == 300
     assert found.outliers_[::60].all()
@@ -156,7 +156,7 @@ def test_labeled_rows_are_seen_though_few_are_searched(many: Callable) -> None:
     few = np.full((2, 600), -1)
     few[:, ::30] = 1 - first[::30], 2 - second[::30]
     names = ("one", "other")
-    fit = MultiFacetClustering(names, epochs=12, random_state=0)
+    fit = MultiFacetClustering(names, epochs=2, random_state=0)
     found = fit.fit(x, labels=dict(zip(names, few, strict=True)))
     for truth, column in zip((1 - first, 2 - second), found.labels_.T, strict=True):
         assert (truth == column).mean() > 0.8
@@ -165,7 +165,7 @@ def test_labeled_rows_are_seen_though_few_are_searched(many: Callable) -> None:
 def test_8_bit_data_keep_their_rows(many: Callable) -> None:
     x = np.random.default_rng(0).integers(256, size=(60, 6)).astype(np.uint8)
     before = x.copy()
-    MultiFacetClustering(2, n_clusters=2, epochs=3, random_state=0).fit(x)
+    brief().fit(x)
     assert np.array_equal(x, before)
 
 
@@ -214,7 +214,7 @@ def test_a_large_table_is_measured_in_processes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(million_rows, "START", "fork")  # quick, and no data are held here
-    sizes = ["--rows", "400", "--columns", "5", "--seeds", "0", "1", "--epochs", "3"]
+    sizes = ["--rows", "400", "--columns", "5", "--seeds", "0", "1", "--epochs", "1"]
     million_rows.main([*sizes, "--out", str(tmp_path / "out.jsonl")])
     said = capsys.readouterr().out
     measured = ("trains all together, seconds", "copies", "told 3, seconds", "predict, s")

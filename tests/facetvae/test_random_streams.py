@@ -31,7 +31,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::facetvae.estimators.UnstableFacetWarning"),
 ]
 
-SIZES = (30, 300, 3000)
+# Without rows that are held out, with some, and with more than subspaces are looked for in.
+SIZES = (30, 220, 2100)
 
 
 def table(n: int) -> np.ndarray:
@@ -70,7 +71,7 @@ def images(n: int) -> np.ndarray:
 
 
 def clustering(*given: Any, **options: Any) -> MultiFacetClustering:
-    return MultiFacetClustering(*given, epochs=3, random_state=0, **options)
+    return MultiFacetClustering(*given, epochs=1, random_state=0, **options)
 
 
 def of_rows(each: Any, X: Any) -> list[Any]:
@@ -114,16 +115,15 @@ ASKED: dict[str, Callable[[int], list[Any]]] = {
     "SemiSupervisedClassifier": of_classifier,
     "ContentStyleTransformer": of_groups,
     "MultiFacetClustering": fitting(table),
-    "given numbers": fitting(table, 2, n_clusters=3),
     "several starts": fitting(table, 2, n_clusters=3, n_init=2),
-    "latents of a length": fitting(with_gaps, 1, n_latents=2),
+    "latents of a length": fitting(with_gaps, 1, n_clusters=2, n_latents=2),
     "a mixed table": fitting(mixed, 1, n_clusters=2),
     "counts": fitting(counts, 1, n_clusters=2),
     "embeddings": fitting(embedded, 1, n_clusters=2),
     "images": fitting(images, 1, n_clusters=2),
 }
-# Every estimator at every size, which decides whether rows are held out; further settings at one.
-CASES = [(name, n) for name in ASKED for n in SIZES if n == 300 or name in estimators.__all__]
+# Everything at one size; the clustering, which alone depends on it, at all.
+CASES = [(name, n) for n in SIZES for name in ASKED if n == 220 or name == "MultiFacetClustering"]
 
 
 def shift(seed: int) -> None:
@@ -161,8 +161,8 @@ def test_the_process_streams_change_nothing_and_stay(name: str, n: int) -> None:
 
 
 def fitted_here() -> str:
-    found = clustering().fit(table(300))
-    return f"{found.labels_.tobytes().hex()} {found.score(table(300))}"
+    found = clustering().fit(table(60))
+    return f"{found.labels_.tobytes().hex()} {found.score(table(60))}"
 
 
 def test_another_process_finds_the_same() -> None:

@@ -82,12 +82,13 @@ def test_densities_are_those_of_the_users_values() -> None:
 
 def test_an_estimator_of_amounts_speaks_their_units() -> None:
     X = amounts(200)
-    found = MultiFacetClustering(1, n_clusters=2, epochs=20, random_state=0).fit(X)
+    options = {"n_clusters": 2, "n_latents": 4, "random_state": 0}
+    found = MultiFacetClustering(1, epochs=10, **options).fit(X)
     assert found.settings_["unskewed"]
     assert found.sample(500)[0].min() > X.min() - 3 * X.std()
     holes = X.copy()
     holes[::7, 0] = NAN
-    found = MultiFacetClustering(1, n_clusters=2, epochs=60, random_state=0).fit(holes)
+    found = MultiFacetClustering(1, epochs=30, **options).fit(holes)
     filled = found.impute(holes)[::7, 0]
     error = np.abs(np.log(filled.clip(1e-3)) - np.log(X[::7, 0])).mean()
     blind = np.abs(np.log(X[:, 0].mean()) - np.log(X[::7, 0])).mean()
