@@ -60,7 +60,7 @@ class Page:
         for kind in ("performance", "browser"):
             driver.get_log(kind)  # what an earlier page left
         driver.get(address)
-        self.wait("#view label", 5)
+        assert self.wait("#view label", 4)
 
     def all(self, selector: str) -> list[Any]:
         found = self.driver.find_elements("css selector", selector)
