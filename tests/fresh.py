@@ -81,8 +81,15 @@ def run(
             capture_output=True,
             text=True,
             timeout=timeout,
+            preexec_fn=_interruptible,
         )
     return _run_forked(words, cwd, environment, timeout)
+
+
+def _interruptible() -> None:
+    """As in a foreground job: a shell's background jobs, and what they start, ignore Ctrl-C."""
+    for kind in (signal.SIGINT, signal.SIGQUIT):
+        signal.signal(kind, signal.SIG_DFL)
 
 
 def noise(stderr: str) -> list[str]:
@@ -160,6 +167,7 @@ def _start_server() -> str:
             stdout=subprocess.DEVNULL,
             pass_fds=[listener.fileno()],
             start_new_session=True,
+            preexec_fn=_interruptible,
         )
     owner = os.getpid()
 

@@ -17,12 +17,12 @@ CUTS = {
     r"\bepochs=\(\d+, \d+\)": "epochs=(1, 1)",
     r"\bfade_steps=\d+": "fade_steps=10",
     r"\bn_init=\d+": "n_init=2",
-    r"\blabelings\(1000\b": "labelings(300",
+    r"\blabelings\(1000\b": "labelings(240",
     r"\bdrawn_embeddings\(2000\b": "drawn_embeddings(300",
     r"\bwidth=512\b": "width=64",
     # Estimators that choose their own length, each called on one line.
     r"\b(MultiFacetClustering|SemiSupervisedClassifier|ContentStyleTransformer)"
-    r"\((?!.*epochs=)": r"\1(epochs=2, ",
+    r"\((?!.*epochs=)": r"\1(epochs=1, ",
 }
 # What a reader types to run a module of ours, up to the end of the line or of the inline code.
 MODULE = re.compile(r"-m ((?:lab|examples|tests|facetvae)[.\w]+)([^\n`]*)")

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from examples import vade_ivae, vlac
+from examples import compare_guides, vade_ivae, vlac
 from facetvae.datasets import digits
 from facetvae.explorer.data import open_run
 from inference import SVIRunner
@@ -93,6 +93,8 @@ def test_a_comparison_leaves_its_table(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    if name == "compare_guides":  # 300 steps for each of two baselines
+        monkeypatch.setattr(compare_guides.teach_baseline, "__defaults__", (3,))
     out = smoke(name, tmp_path, monkeypatch, "--seeds", *seeds)
     said = capsys.readouterr().out
     results = json.loads((out / "results.json").read_text())

@@ -30,7 +30,7 @@ from ppl_models import MLP, Bernoulli, MLPLadder, Normal, SharedMLP
 from tests.global_state import unchanged
 
 GIVEN = os.environ.get("FACETVAE_FUZZ_INPUTS")
-CASES = int(GIVEN or 120)
+CASES = int(GIVEN or 60)
 SECONDS = 2.0
 COLUMNS = 3
 COMMON = settings(

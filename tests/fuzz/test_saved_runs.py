@@ -28,7 +28,7 @@ from inference.randomness import seeded
 from ppl_models import MFCVAE, Bernoulli, GaussianMixture, MLPLadder
 from tests.global_state import unchanged
 
-CASES = int(os.environ.get("FACETVAE_FUZZ_RUNS", "100"))
+CASES = int(os.environ.get("FACETVAE_FUZZ_RUNS", "50"))
 ONLY = os.environ.get("FACETVAE_FUZZ_CASE")
 X = (255 * torch.rand(12, 4, generator=torch.Generator().manual_seed(1))).round() / 255
 SIZES: dict[str, Any] = {"batch_size": 6, "progress": False}

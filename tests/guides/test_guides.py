@@ -161,7 +161,7 @@ def test_temperature_falls_with_the_steps_and_is_saved(tmp_path) -> None:
 
 def test_what_is_reported_of_a_relaxed_guide_is_the_elbo() -> None:
     """Soft draws at a high temperature bias the objective by far, and the report not."""
-    model = VaDE((PIXELS,), GaussianMixture(3, 2, scale=0.3))
+    model = VaDE((PIXELS,), GaussianMixture(3, 2, scale=0.3), network=SharedMLP((32,)))
     torch.nn.init.normal_(model.facets["cluster"].loc, std=4.0)
     guide = AmortizedGuide(model, discrete=GumbelSoftmax(5.0)).double()
     enumerated = AmortizedGuide(model).double()
@@ -176,7 +176,7 @@ def test_what_is_reported_of_a_relaxed_guide_is_the_elbo() -> None:
 
 
 def test_decaying_average_follows_training_and_nothing_else() -> None:
-    model = VaDE((PIXELS,), GaussianMixture(3, 2))
+    model = VaDE((PIXELS,), GaussianMixture(3, 2), network=SharedMLP((32,)))
     guide = AmortizedGuide(model, discrete=ScoreFunction("average"))
     average = guide.discrete.baselines["cluster"]
     x = torch.rand(20, PIXELS)

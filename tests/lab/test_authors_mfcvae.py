@@ -52,7 +52,7 @@ def test_a_run_is_scored_and_goes_on_after_a_stop(mnist_root: Path, tmp_path: Pa
     (tmp_path / "mfcvae.py").write_text(STUB)
 
     def run(name: str, epochs: int) -> dict[str, dict[str, float]]:
-        flags = ["--data-root", str(mnist_root), "--train-rows", "600", "--evaluate-every", "1"]
+        flags = ["--data-root", str(mnist_root), "--train-rows", "300", "--evaluate-every", "1"]
         flags += ["--epochs", str(epochs), "--out", str(tmp_path / name)]
         done = fresh.run("-m", "lab.benchmarks.authors_mfcvae", str(tmp_path), *flags, cwd=ROOT)
         assert done.returncode == 0, done.stderr[-2000:]

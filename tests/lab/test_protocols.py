@@ -10,9 +10,11 @@ import errno
 import importlib
 import json
 import re
+import socket
 import subprocess
 import tempfile
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -28,7 +30,7 @@ from facetvae.datasets import Dataset, digits
 from guides import MarginalGuide, VaDEGuide
 from inference import SVIRunner, elbo
 from inference.metrics import cluster_accuracy
-from lab.protocols import augmentation, common, nvae, scoring
+from lab.protocols import augmentation, common, nvae, scoring, vade
 from lab.protocols.datasets import load
 from ppl_models import MFCVAE, ConvLadder, GaussianMixture, MLPLadder, SharedMLP, VaDE
 from tests import fresh
@@ -91,27 +93,29 @@ def drawn(folder: Path) -> set[str]:
     return {figure.name for figure in figures}
 
 
-def test_a_finished_run_is_not_trained_again_and_one_without_resume_is(tmp_path: Path) -> None:
+def test_a_finished_run_is_not_trained_again_and_one_without_resume_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Three calls: the second goes on from the end, the third from the beginning; both leave the
     same weights.
     """
-    arguments = ["lab.protocols.vade", "--smoke", "--out", str(tmp_path / "run")]
+    monkeypatch.delenv("FACETVAE_DATA", raising=False)
+    arguments = ["--smoke", "--epochs", "1", "--out", str(tmp_path / "run")]
     weights = tmp_path / "run" / "weights.safetensors"
-    assert run(*arguments).returncode == 0
+    vade.main(arguments)
+    assert "objective=" in capsys.readouterr().err
     first = weights.read_bytes()
-    again = run(*arguments, "--resume")
-    assert again.returncode == 0, again.stderr
-    assert "objective=" not in again.stderr, "nothing was left to train"
+    vade.main([*arguments, "--resume"])
+    assert "objective=" not in capsys.readouterr().err, "nothing was left to train"
     assert weights.read_bytes() == first
     kept = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
-    another = run(*arguments, "--resume", "--epochs", "7")
-    assert another.returncode != 0
-    assert "was called with another epochs: call it as it was called then" in another.stderr
+    with pytest.raises(SystemExit, match="called with another epochs: call it as it was called"):
+        vade.main([*arguments, "--resume", "--epochs", "7"])
     assert {
         path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()
     } == kept
-    anew = run(*arguments)
-    assert "objective=" in anew.stderr
+    vade.main(arguments)
+    assert "objective=" in capsys.readouterr().err
     assert weights.read_bytes() == first
 
 
@@ -464,7 +468,6 @@ def test_network_and_schedule_of_fig_10() -> None:
 @pytest.mark.parametrize(("loss", "kind"), [("primary", VaDEGuide), ("alternate", MarginalGuide)])
 def test_sizes_of_appendix_c3_in_both_forms(loss: str, kind: type) -> None:
     """One facet, K = 50, d = 10, encoder 500, 500, 2000 and decoder 2000, 500, 500."""
-    vade = importlib.import_module("lab.protocols.vade")
     sizes = "--num-components 50 --dim 10 --widths 500 500 2000 --lr 0.002"
     _, settings = vade.parse(["--dataset", "mnist", *sizes.split(), "--loss", loss])
     assert (settings.batch_size, settings.lr) == (512, 2e-3)
@@ -481,7 +484,6 @@ def test_sizes_of_appendix_c3_in_both_forms(loss: str, kind: type) -> None:
 
 
 def test_vade_is_convolutional_on_images_of_color_and_where_it_is_asked_for() -> None:
-    vade = importlib.import_module("lab.protocols.vade")
     for flags, widths in (
         (["--dataset", "svhn"], (64, 128)),
         (["--dataset", "mnist", "--network", "convolutional"], (64, 128)),
@@ -551,13 +553,27 @@ def test_what_does_not_fit_is_said_before_a_run_that_was_there_is_touched(
 
 def test_torchrun_makes_one_run_of_several_processes(tmp_path: Path) -> None:
     pytest.importorskip("lightning_fabric", reason="needs facetvae[parallel]")
-    torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
-    flags = ["--smoke", "--out", str(tmp_path / "run")]
-    done = run(*torchrun, "lab.protocols.vade", *flags, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr[-2000:]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    # What torchrun sets; it starts new interpreters itself, which takes half a minute.
+    shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "test"}
+    shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GROUP_RANK": "0"}
+
+    def ranked(rank: str) -> subprocess.CompletedProcess[str]:
+        flags = ["--smoke", "--out", str(tmp_path / "run")]
+        env = shared | {"RANK": rank, "LOCAL_RANK": rank}
+        return run("lab.protocols.vade", *flags, cwd=tmp_path, env=env)
+
+    fresh.server()
+    with ThreadPoolExecutor(2) as pool:
+        both = list(pool.map(ranked, "01"))
+    for done in both:
+        assert done.returncode == 0, done.stderr[-2000:]
     others = {"figures", "checkpoints", "metrics.jsonl", "start.json"}
     assert names(tmp_path / "run") == RUN_FILES | others
-    assert done.stdout.count("accuracy_hungarian") == 1, "one process reports"
+    reports = [done.stdout.count("accuracy_hungarian") for done in both]
+    assert reports == [1, 0], "one process reports"
     assert names(tmp_path) == {"run"}
 
 

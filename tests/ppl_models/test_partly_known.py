@@ -26,6 +26,7 @@ from ppl_models import (
     Incomplete,
     MLPLadder,
     Normal,
+    SharedMLP,
     VaDE,
 )
 from ppl_models.distributions import Component, clamp_to_labels
@@ -43,6 +44,7 @@ from tests.inference.test_objective import (
 pytestmark = pytest.mark.slow(20)
 
 NAN = float("nan")
+SMALL = SharedMLP((32, 32))  # the default network has millions of weights
 
 
 @pytest.mark.parametrize("L", [1, 5])
@@ -153,7 +155,7 @@ def holed(n: int = 60) -> torch.Tensor:
 def test_incomplete_data_through_the_whole_run() -> None:
     x = holed()
     pyro.set_rng_seed(0)
-    model = VaDE((6,), GaussianMixture(2, 2), Incomplete(Normal(0.3)))
+    model = VaDE((6,), GaussianMixture(2, 2), Incomplete(Normal(0.3)), SMALL)
     guide = VaDEGuide(model)
     warm_start(SVIRunner(model, guide, lr=3e-3), x, 60, batch_size=20, progress=False)
     runner = SVIRunner(model, guide, lr=1e-3).fit(x, 20, batch_size=20, progress=False)
@@ -242,7 +244,7 @@ def test_runs_side_by_side_take_labels() -> None:
     runners = []
     for seed in range(3):
         pyro.set_rng_seed(seed)
-        guide = VaDEGuide(VaDE((6,), GaussianMixture(2, 2), Normal(0.3)))
+        guide = VaDEGuide(VaDE((6,), GaussianMixture(2, 2), Normal(0.3), SMALL))
         runners.append(SVIRunner(guide.model, guide, lr=3e-3, seed=seed))
     fit_together(runners, x, 60, batch_size=20, label=label, progress=False)
     for runner in runners:

@@ -493,7 +493,7 @@ def components_in_use(weights: str | DirichletWeights) -> int:
     prior = GaussianMixture(8, 2, weights=weights, scale=1.0)
     prior.initialize(loc=z[torch.randperm(300)[:8]])
     optimizer = torch.optim.Adam(prior.parameters(), lr=0.05)
-    for _ in range(1500):
+    for _ in range(700):
         optimizer.zero_grad()
         (-prior.log_prob(z).mean()).backward()
         optimizer.step()

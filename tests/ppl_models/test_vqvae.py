@@ -109,13 +109,14 @@ def test_what_is_reported_is_drawn_hard() -> None:
     guide = build(discrete=GumbelSoftmax(5.0))
     with torch.no_grad():
         guide.model.codebook.loc.mul_(3)
-    exact, error = elbo(guide.model, guide, X, num_draws=400)
+    x = X.repeat(8, 1, 1, 1)  # 800 draws of each row
+    exact, error = elbo(guide.model, guide, x, num_draws=100)
     pyro.set_rng_seed(0)
     with torch.no_grad():
-        relaxed = torch.stack([-Loss(guide.model, guide)(X) for _ in range(400)])
-    cold, cold_error = elbo(guide.model, build_from(guide), X, num_draws=400)
+        relaxed = torch.stack([-Loss(guide.model, guide)(x) for _ in range(100)])
+    cold, cold_error = elbo(guide.model, build_from(guide), x, num_draws=100)
     assert abs(exact - cold) < 4 * np.hypot(error, cold_error)
-    assert abs(float(relaxed.mean()) - exact) > 4 * np.hypot(error, float(relaxed.std()) / 20)
+    assert abs(float(relaxed.mean()) - exact) > 4 * np.hypot(error, float(relaxed.std()) / 10)
 
 
 def build_from(guide: CodebookGuide) -> CodebookGuide:

@@ -41,7 +41,7 @@ def build(form: str) -> tuple[FacetGuide, torch.Tensor]:
 def test_the_mean_weight_is_the_evidence(form: str) -> None:
     """Against p(x) by quadrature under the prior, within five standard errors."""
     guide, x = build(form)
-    prior, num_draws = guide.model.facets["cluster"], 50_000
+    prior, num_draws = guide.model.facets["cluster"], 20_000
     torch.manual_seed(SEED)
     weights = log_importance_weights(guide, x, num_draws).exp()  # [S, N]
     nodes, node_weights = gauss_hermite(120, 1)
@@ -63,7 +63,7 @@ def test_bounds_rise_from_the_elbo_to_the_evidence() -> None:
     assert values == sorted(values)
     marginal = MarginalGuide(guide.model).double()
     marginal.encoder = guide.encoder
-    mean, error = elbo(guide.model, marginal, x, num_draws=4000)
+    mean, error = elbo(guide.model, marginal, x.repeat(40, 1), num_draws=100)  # 4,000 of each
     own_error = float(log_weights.mean(1).std()) / math.sqrt(4000)
     assert abs(bounds[1] - mean) < 5 * math.hypot(error, own_error)
     evidence = float((log_weights.logsumexp(0) - math.log(4000)).mean())
