@@ -2,11 +2,12 @@
 
 The facets, digit and style, have a mixture each. On 1,437 images a mixture that is trained from
 random initial values collapses. So the digit facet is first trained alone, on pseudo-labels that
-nearest neighbors give. Then the style facet joins, under a standard normal prior. At last its
-mixture is fitted to its latents, and all is trained without pseudo-labels.
+nearest neighbors give. Then the style facet is faded in, under a standard normal prior: a schedule
+says how its weights rise, and `poutine.scale` applies them. At last its mixture is fitted to its
+latents, and all is trained without pseudo-labels.
 
-One run, `python -m examples.pyro_mfcvae` (seed 0), on 360 held-out images: ELBO 25.01 nats per
-image; the clusters of digit match the digit in 90% (NMI 0.74), those of style in 29% (NMI 0.21).
+One run, `python -m examples.pyro_mfcvae` (seed 0), on 360 held-out images: ELBO 25.04 nats per
+image; the clusters of digit match the digit in 91% (NMI 0.75), those of style in 38% (NMI 0.32).
 
 [1] Falck et al., Multi-Facet Clustering Variational Autoencoders, NeurIPS 2021.
 """
@@ -22,7 +23,7 @@ from sklearn.metrics import normalized_mutual_info_score
 from sklearn.model_selection import train_test_split
 
 from guides import VaDEGuide
-from inference import fit_mixtures, mutual_information, neighbor_clusters
+from inference import ProgressiveFadeIn, fit_mixtures, mutual_information, neighbor_clusters
 from inference.metrics import cluster_accuracy
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder, Normal, StandardNormal
 
@@ -40,22 +41,27 @@ def main(args: argparse.Namespace) -> None:
     elbo = TraceEnum_ELBO(max_plate_nesting=1)
     svi = SVI(model, guide, Adam({"lr": args.learning_rate}), elbo)
 
+    steps, fifth = -(-len(x) // args.batch_size), max(args.num_epochs // 5, 1)
+    fade_in = ProgressiveFadeIn((fifth, args.num_epochs), min(1000, args.num_epochs * steps))
+    weights = fade_in.bind(model, steps, (fifth + args.num_epochs) * steps)
+
     def train(stage: str, num_epochs: int, known: torch.Tensor | None = None) -> None:
         for epoch in range(num_epochs):
             loss = 0.0
-            for rows in torch.randperm(len(x), device=args.device).split(args.batch_size):
-                loss += svi.step(x[rows], label=None if known is None else known[rows])
+            order = torch.randperm(len(x), device=args.device).split(args.batch_size)
+            for step, rows in enumerate(order, epoch * steps):
+                if known is None:  # all weights are 1
+                    loss += svi.step(x[rows])
+                    continue
+                with model.annealed(*weights(torch.tensor(step, device=args.device))):
+                    loss += svi.step(x[rows], label=known[rows])
             if epoch % 10 == 0 or epoch == num_epochs - 1:
                 print(f"{stage}, epoch {epoch}: loss per image {loss / len(x):.2f}")
 
     pseudo_labels = {"digit": neighbor_clusters(x, 25, seed=args.seed)}
     known = model.check_given("label", pseudo_labels, len(x)).to(args.device)
     fit_mixtures(guide, x, seed=args.seed, label=pseudo_labels)
-    fifth = max(args.num_epochs // 5, 1)
-    digit_alone = torch.tensor([0.0, 1.0], device=args.device)  # weights of style and digit
-    with model.weights_set_to(digit_alone.repeat(2, 1).T, gates=digit_alone):
-        train("digit alone", fifth, known)
-    train("both facets", args.num_epochs, known)
+    train("digit, then style", fifth + args.num_epochs, known)
     model.facets["style"] = GaussianMixture(8, 5).to(args.device)
     fit_mixtures(guide, x, seed=args.seed, facets=["style"], n_init=10)
     train("without pseudo-labels", fifth)
@@ -71,7 +77,7 @@ def main(args: argparse.Namespace) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--num-epochs", type=int, default=50, help="a fifth more before and after")
+    parser.add_argument("--num-epochs", type=int, default=90, help="a fifth more before and after")
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--learning-rate", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=0)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from guides.discrete import Discrete, Needs
 from guides.families import Diagonal, Family
+from ppl_models.annealing import site_scale
 from ppl_models.base import FacetModel
 from ppl_models.distributions import Component, one_hot_labels
 from ppl_models.given.checks import check_kind, check_size, number
@@ -94,9 +95,6 @@ class FacetGuide(Program):
         self.encoder = self.build_encoder()
         for name, prior in model.priors.items():
             prior.bind(partial(self._encode_facet, name), model.features_shape)
-
-    def site_weight(self, site: str) -> Tensor | float | None:
-        return self.model.site_weight(site)
 
     def own_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """All but the model's."""
@@ -212,8 +210,7 @@ class FacetGuide(Program):
         for (name, head), points in zip(heads.items(), noise, strict=True):
             q = self.latent_posterior(name, head)
             z[name] = q.from_noise(points.unsqueeze(1).expand(-1, *q.batch_shape, -1))
-            weight = self.model.site_weight(f"z_{name}")
-            total = total - (1 if weight is None else weight) * q.log_prob(z[name])
+            total = total - site_scale(f"z_{name}") * q.log_prob(z[name])
         with evaluating(self.model):
             return (total + self.model.log_joint(self.model.prepare(x), z, **given)).mean(0)
 

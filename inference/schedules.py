@@ -122,7 +122,7 @@ class WarmUp(Schedule):
 
     def bind(self, model: FacetModel, steps_per_epoch: int, total_steps: int) -> WeightFunction:
         _check_end(self.steps, total_steps, "the warm-up")
-        ones, gates = torch.ones_like(model.kl_weights), torch.ones_like(model.gates)
+        ones, gates = _kl_weights(model, 1.0), torch.ones_like(model.gates)
         return lambda step: (ones * (step / self.steps).clamp(max=1), gates)
 
 
@@ -256,14 +256,16 @@ def _checked(name: str, weight: Any, at_least: float) -> Any:
 
 def _kl_weights(model: FacetModel, weight: float | Mapping[str, float]) -> Tensor:
     """``[J, 2]``: the same for all, or 1 except for the sites that are given."""
-    if not isinstance(weight, Mapping):
-        return torch.full_like(model.kl_weights, weight)
-    weights = torch.ones_like(model.kl_weights)
-    sites = [site for site in model.kl_sites if site.startswith("z_") or site[2:] in model.discrete]
-    for site, value in weight.items():
+    names = list(model.priors)
+    of_all = 1.0 if isinstance(weight, Mapping) else weight
+    weights = model.gates.new_full((len(names), 2), of_all)
+    sites = {f"z_{name}": (j, 0) for j, name in enumerate(names)}
+    sites |= {f"c_{name}": (names.index(name), 1) for name in model.discrete}
+    for site, value in weight.items() if isinstance(weight, Mapping) else ():
         if site not in sites:
-            raise ValueError(f"there is no site {site!r} with a weight: this model has {sites}")
-        weights[model.kl_sites[site]] = value
+            known = list(sites)
+            raise ValueError(f"there is no site {site!r} with a weight: this model has {known}")
+        weights[sites[site]] = value
     return weights
 
 

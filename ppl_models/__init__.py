@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ppl_models.annealing import ScaleSites
     from ppl_models.base import FacetModel, Input
     from ppl_models.categories import Categorical, Ordinal
     from ppl_models.columns import Columns
@@ -104,6 +105,7 @@ __all__ = [
     "Poisson",
     "Prior",
     "ResNet",
+    "ScaleSites",
     "SharedMLP",
     "SparseRows",
     "StandardNormal",
@@ -116,9 +118,9 @@ __all__ = [
 
 # The modules that define these names.
 _HOMES = (
-    "base", "categories", "columns", "compositions", "counts", "cvae", "flow", "given.sparse",
-    "ivae", "likelihood_base", "likelihoods", "mfcvae", "mlvae", "networks", "nvae", "priors",
-    "vade", "vlac", "vqvae",
+    "annealing", "base", "categories", "columns", "compositions", "counts", "cvae", "flow",
+    "given.sparse", "ivae", "likelihood_base", "likelihoods", "mfcvae", "mlvae", "networks",
+    "nvae", "priors", "vade", "vlac", "vqvae",
 )  # fmt: skip
 
 

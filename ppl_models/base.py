@@ -1,9 +1,9 @@
-"""What every model has: named facets, a decoder, a likelihood, and a weight for each KL term."""
+"""What every model has: named facets, a decoder and a likelihood."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,6 +13,7 @@ import torch
 from pyro import poutine
 from torch import Tensor, nn
 
+from ppl_models.annealing import ScaleSites, site_scale
 from ppl_models.given.arrays import as_numbers
 from ppl_models.given.checks import check_kind, check_rows, check_shape, check_size, is_index
 from ppl_models.given.sparse import SparseRows
@@ -42,10 +43,6 @@ class Input:
     decoded: bool = False
 
 
-# poutine.scale refuses 0; at the smallest normal float a site's contribution is 0 all the same.
-TINY = torch.finfo(torch.float32).tiny
-
-
 class FacetModel(Program):
     """Base class of the generative programs: everything except the program itself.
 
@@ -59,14 +56,10 @@ class FacetModel(Program):
         facet, or its shared architecture (Table 6) for a single facet.
     :raises ValueError: if ``x_shape`` or ``facets`` is malformed, or the network does not fit.
 
-    :ivar kl_weights: buffer ``[J, 2]``: the weight of KL(z_j) and of KL(c_j) in the objective;
-        fade-in, warm-up and beta all act through it. The objective is the ELBO where all are 1.
-    :ivar kl_sites: index into ``kl_weights`` of each site, ``z_NAME`` or ``c_NAME``.
     :ivar gates: buffer ``[J]``: factor on each facet's input to the decoder (MFCVAE, Eq. 88).
     :ivar gated: whether the gates are applied; see :meth:`gating`.
     """
 
-    kl_weights: Tensor
     gates: Tensor
     gated: bool = True
     #: what is given besides x, by keyword
@@ -101,13 +94,7 @@ class FacetModel(Program):
         self.network: Architecture = check_kind("network", network, Architecture, example)
         output_shape = self.likelihood.output_shape(self.x_shape)
         self.decoder = self.network.decoder(output_shape, self.decoder_dims)
-        self.register_buffer("kl_weights", torch.ones(len(facets), 2))
         self.register_buffer("gates", torch.ones(len(facets)))
-        self.kl_sites = {
-            f"{letter}_{name}": (j, k)
-            for k, letter in enumerate("zc")
-            for j, name in enumerate(facets)
-        }
 
     @property
     def dims(self) -> tuple[int, ...]:
@@ -184,10 +171,12 @@ class FacetModel(Program):
         """The number of clusters of each facet whose clusters may be given neighbors."""
         return {n: p.num_components for n, p in self.priors.items() if "neighbors" in p.accepts}
 
-    def site_weight(self, site: str) -> Tensor | float | None:
-        """The weight of a latent site's log-density (MFCVAE, Eq. 89), in model and guide."""
-        place = self.kl_sites.get(site)
-        return None if place is None else self.kl_weights[place].clamp_min(TINY)
+    def by_site(self, kl_weights: Tensor) -> dict[str, Tensor]:
+        """Weights of KL(z_j) and KL(c_j), ``[J, 2]``, by the sites that they scale in model and
+        guide (MFCVAE, Eq. 89).
+        """
+        names = [f"{letter}_{name}" for name in self.priors for letter in "zc"]
+        return dict(zip(names, kl_weights.reshape(-1).unbind(), strict=True))
 
     @contextmanager
     def draws(self, num_samples: int) -> Iterator[None]:
@@ -226,7 +215,8 @@ class FacetModel(Program):
         """log p(x, z given a label or the like), clusters summed out, in nats: ``[..., B]``.
 
         :param x: prepared data ``[B, *x_shape]``.
-        :param z: latents ``[..., B, d_j]`` by facet; each facet's density has the facet's weight.
+        :param z: latents ``[..., B, d_j]`` by facet; within a context of
+            :class:`~ppl_models.ScaleSites` each facet's density is scaled.
         :param given: what the model takes besides x, checked, ``[B, ...]``.
         :raises ValueError: if that is missing, or a facet's latent is.
         """
@@ -235,9 +225,7 @@ class FacetModel(Program):
         decoded = {name: given[name] for name in self.decodes}
         total = self.decode(z, **decoded).log_prob(x)
         for name in self.priors:
-            weight = self.site_weight(f"z_{name}")
-            log_prior = self.log_prior(name, z[name], **given)
-            total = total + (log_prior if weight is None else weight * log_prior)
+            total = total + site_scale(f"z_{name}") * self.log_prior(name, z[name], **given)
         return total
 
     def log_prior(
@@ -339,12 +327,19 @@ class FacetModel(Program):
             check_rows(x.shape, self.x_shape)
         return pyro.plate("data", size if x is None else len(x), dim=-1)
 
-    def weights_set_to(
-        self, kl_weights: Tensor, gates: Tensor | None = None
-    ) -> AbstractContextManager:
-        """Within this context these are the KL weights ``[J, 2]`` and the gates ``[J]``."""
+    @contextmanager
+    def annealed(
+        self, kl_weights: Tensor | None = None, gates: Tensor | None = None
+    ) -> Iterator[None]:
+        """Within this context KL(z_j) and KL(c_j) have the weights ``[J, 2]``, by ``poutine.scale``
+        of their sites in model and guide, and the facets the gates ``[J]``; by default as they are.
+        """
+        scaled = (
+            nullcontext() if kl_weights is None else ScaleSites(self.by_site(kl_weights), False)
+        )
         opened = {} if gates is None else {"gates": gates, "gated": True}
-        return temporarily(self, kl_weights=kl_weights, **opened)
+        with scaled, temporarily(self, **opened):
+            yield
 
     def gating(self, gated: bool) -> AbstractContextManager:
         """Within this context the decoder's inputs are multiplied by the gates, or are not, for

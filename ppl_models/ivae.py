@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pyro
 from torch import Tensor
 
-from ppl_models.base import TINY, FacetModel, Input
+from ppl_models.base import FacetModel, Input
 from ppl_models.distributions import one_hot_labels
 from ppl_models.given.arrays import as_vectors
 from ppl_models.given.checks import check_size
@@ -90,12 +90,9 @@ class IVAE(Labeled, VaDE):
         :param label: u, integers ``[B]``.
         :param num_samples: L, see :class:`~ppl_models.mfcvae.MFCVAE`.
         """
-        with Given({self.site: self.label_features(label)}):
-            return super().forward(x, size=len(label), num_samples=num_samples)
-
-    def site_weight(self, site: str) -> Tensor | float | None:
         # The bound is on log p(x given u): the label's own probability has no part in it.
-        return TINY if site == self.site else super().site_weight(site)
+        with Given({self.site: self.label_features(label)}, scored=False):
+            return super().forward(x, size=len(label), num_samples=num_samples)
 
     @property
     def inferred(self) -> Mapping[str, Prior]:

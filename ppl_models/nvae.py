@@ -99,9 +99,9 @@ class NVAE(FacetModel):
     def inferred(self) -> dict[str, ClassBlocks]:
         return {"class": self.blocks}
 
-    def site_weight(self, site: str) -> Tensor | float | None:
-        # pi and the class given pi are the class, in two steps.
-        return super().site_weight("c_class" if site == "pi" else site)
+    def by_site(self, kl_weights: Tensor) -> dict[str, Tensor]:
+        scales = super().by_site(kl_weights)
+        return {**scales, "pi": scales["c_class"]}  # pi and the class given pi are the class
 
     @property
     def decoder_dims(self) -> tuple[int, ...]:

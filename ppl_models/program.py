@@ -1,10 +1,9 @@
-"""What programs of models and guides share: weights of sites, and names in Pyro's store."""
+"""What programs of models and guides share: given sites, and names in Pyro's store."""
 
 from __future__ import annotations
 
 import gc
 import warnings
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from itertools import count
@@ -13,6 +12,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 import pyro
 import pyro.distributions as dist
+import torch
 from pyro import poutine
 from pyro.infer.reparam.reparam import Reparam
 from pyro.params.param_store import ParamStoreDict
@@ -38,50 +38,51 @@ OWNERS: dict[str, ref[nn.Module]] = {}
 SHARED: WeakValueDictionary[int, nn.Parameter] = WeakValueDictionary()
 
 
-class SiteWeights(Messenger):
-    """Scale the log-density of some sites, each by its own weight: ``poutine.scale`` by name.
-
-    :param weight: of a site, a scalar; ``None`` for one that stays as it is.
-    """
-
-    def __init__(self, weight: Callable[[str], Tensor | float | None]) -> None:
-        super().__init__()
-        self.weight = weight
-
-    def _pyro_sample(self, msg: dict[str, Any]) -> None:
-        if (weight := self.weight(msg["name"])) is not None:
-            msg["scale"] = weight * msg["scale"]
-
-
 class Given(Messenger):
     """Observe sites whose values the user gave. Unlike under ``poutine.condition`` they keep these
     where ``poutine.uncondition`` takes observations away, which is meant for data.
 
     :param values: by the site's name; ``None`` for a site that is not given.
+    :param scored: whether their probabilities count; else they are masked, as by ``poutine.mask``.
     """
 
-    def __init__(self, values: Mapping[str, Tensor | None]) -> None:
+    def __init__(self, values: Mapping[str, Tensor | None], scored: bool = True) -> None:
         super().__init__()
-        self.values = values
+        self.values, self.scored = values, scored
 
     def _pyro_sample(self, msg: dict[str, Any]) -> None:
         if (value := self.values.get(msg["name"])) is not None:
             msg["fn"], msg["value"], msg["is_observed"] = KnownValue(msg["fn"], value), value, True
             msg["infer"] = {k: v for k, v in msg["infer"].items() if k not in ENUMERATE}
+            if not self.scored:
+                msg["mask"] = value.new_zeros((), dtype=torch.bool)  # Pyro's graphs hide False
 
 
-class _NothingLeftToThePrior(Messenger):
-    """Refuses an objective that would draw from its prior what the guide leaves to be summed."""
+class _SummedByTheObjective(Messenger):
+    """Refuses an objective that cannot sum over clusters that the guide leaves to it: one that
+    would draw them from their prior, or of which they have different weights.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scales: set[float] = set()
 
     def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
         replaying = (each for each in _PYRO_STACK if isinstance(each, ReplayMessenger))
         # A compiled objective replays parameters alone, and an autoguide's first call runs the
         # model within a replay of nothing.
         replayed = [each.trace for each in replaying if each.trace]
-        infer = msg["infer"]
-        if msg["is_observed"] or infer.get("enumerate") != "parallel" or not replayed:
+        infer, in_guide = msg["infer"], any(msg["name"] in trace for trace in replayed)
+        if msg["is_observed"] or infer.get("enumerate") != "parallel" or not replayed or in_guide:
             return
-        if "_enumerate_dim" not in infer and not any(msg["name"] in trace for trace in replayed):
+        self.scales.add(float(msg["scale"]))
+        if len(self.scales) > 1:
+            raise ValueError(
+                f"site {msg['name']!r} is not in the guide and has another weight than others that "
+                "the objective is to sum out, which Pyro's cannot: leave clusters out of the model "
+                "too, as by svi.step(x, marginal=True)"
+            )
+        if "_enumerate_dim" not in infer:
             raise ValueError(
                 f"site {msg['name']!r} is not in the guide, and this objective does not enumerate "
                 "it: take TraceEnum_ELBO, or leave clusters out of the model too, as by "
@@ -90,11 +91,7 @@ class _NothingLeftToThePrior(Messenger):
 
 
 class Program(Configurable, nn.Module):
-    """Base of models and guides: a Pyro program whose sites have weights."""
-
-    @abstractmethod
-    def site_weight(self, site: str) -> Tensor | float | None:
-        """The weight of a site's log-density, a scalar; ``None`` where it has none."""
+    """Base of models and guides: a Pyro program that is a module."""
 
     def own_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Names and parameters that are this program's and no other's."""
@@ -105,8 +102,7 @@ class Program(Configurable, nn.Module):
             if _parameters_are_asked_for():
                 self.register()
                 self.check_options(kwargs)
-                stack.enter_context(_NothingLeftToThePrior())
-            stack.enter_context(SiteWeights(self.site_weight))
+                stack.enter_context(_SummedByTheObjective())
             return super().__call__(*args, **kwargs)
 
     def check_options(self, options: Mapping[str, Any]) -> None:

@@ -27,6 +27,8 @@ CONFIG, HISTORY = "config.json", "history.jsonl"
 WEIGHTS = "weights.safetensors"
 #: What people read, and no program.
 CARD = "card.md"
+# A buffer of models that saved runs may have: the weights of KL terms, which are a run's alone.
+FORMER = "kl_weights"
 
 
 def write_checkpoint(
@@ -75,7 +77,9 @@ def read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
     """
     content = _read(folder, WEIGHTS, config)
     with _damaged(folder):
-        return load(content)
+        tensors = load(content)
+    tensors.pop(f"model.{FORMER}", None)
+    return tensors
 
 
 def read_history(folder: Path, config: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from inference.checkpoints.atomic_files import digest, flush, read_indexed, write_atomically
+from inference.checkpoints.saved_run import FORMER
 from inference.records import plain
 
 FORMAT = 1
@@ -93,9 +94,18 @@ def read(folder: Path) -> dict[str, Any]:
         described = json.loads(state)
         if described["format"] != FORMAT:
             raise ValueError(f"its format is {described['format']!r}, but {FORMAT} is needed")
-        return _with_tensors(described, load(tensors))
+        return _as_now(_with_tensors(described, load(tensors)))
     except (OSError, LookupError, TypeError, RecursionError, SafetensorError) as error:
         raise ValueError(f"it is incomplete: {error}") from error
+
+
+def _as_now(state: dict[str, Any]) -> dict[str, Any]:
+    """Without a buffer that models had (:data:`~inference.checkpoints.saved_run.FORMER`)."""
+    with suppress(LookupError, TypeError, AttributeError):  # another form, which is refused later
+        of_runs = [each["run"]["weights"] for each in state["runs"]]
+        for weights in (state["call"]["weights"], *of_runs):
+            weights.pop(f"guide.model.{FORMER}", None)
+    return state
 
 
 def is_unfinished(folder: Path) -> bool:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from guides.amortized import AmortizedGuide
 from guides.base import FacetGuide, check_guide
+from ppl_models.annealing import site_scale
 from ppl_models.base import FacetModel
 from ppl_models.distributions import DiagonalNormal
 from ppl_models.given.checks import MAX_SIZE, check_count
@@ -118,8 +119,9 @@ def _by_quadrature(
 ) -> Tensor:
     """The loss of given heads, per datum."""
     loss = -_expected_log_likelihood(model, guide, heads, x, num_nodes)
-    for weights, (name, head) in zip(model.kl_weights, heads.items(), strict=True):
-        loss = loss + _facet_kl(guide, name, head, weights, num_nodes).sum()
+    for name, head in heads.items():
+        scales = torch.stack([site_scale(f"{letter}_{name}") * x.new_ones(()) for letter in "zc"])
+        loss = loss + _facet_kl(guide, name, head, scales, num_nodes).sum()
     return loss / len(x)
 
 

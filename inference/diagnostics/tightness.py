@@ -60,8 +60,7 @@ def log_importance_weights(
             f"{type(guide).__name__} has no density of z given x alone with its clusters summed out"
         )
     data = as_observed(x, given, model)
-    weights, gates = torch.ones_like(model.kl_weights), torch.ones_like(model.gates)
-    with evaluating(guide), model.weights_set_to(weights, gates):
+    with evaluating(guide), model.annealed(gates=torch.ones_like(model.gates)):
         return torch.cat([_log_weights(guide, batch, num_draws) for batch in data.split(BATCH)], 1)
 
 

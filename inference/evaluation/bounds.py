@@ -113,10 +113,10 @@ def elbo_per_datum(
 
 @contextmanager
 def _as_evaluated(guide: FacetGuide) -> Iterator[None]:
-    """Within this context the objective is the ELBO: no dropout or relaxation, weights at 1."""
+    """Within this context the objective is the ELBO: no dropout, relaxation or closed gate."""
     model = guide.model
-    at_one = model.weights_set_to(torch.ones_like(model.kl_weights), torch.ones_like(model.gates))
-    with evaluating(guide), guide.without_relaxation(), at_one:
+    open_gates = model.annealed(gates=torch.ones_like(model.gates))
+    with evaluating(guide), guide.without_relaxation(), open_gates:
         yield
 
 

@@ -18,7 +18,7 @@ from inference.schedules import Constant
 from ppl_models.base import FacetModel
 from ppl_models.given.checks import check_count, check_seed, check_size
 from ppl_models.mlvae import MLVAE
-from ppl_models.modes import evaluating
+from ppl_models.modes import evaluating, temporarily
 
 __all__ = ["infer_tables", "learn_to_encode"]
 
@@ -111,7 +111,7 @@ def frozen(model: FacetModel) -> Iterator[None]:
     learning = [p for p in model.parameters() if p.requires_grad]
     for p in learning:
         p.requires_grad_(False)
-    with evaluating(model), model.weights_set_to(model.kl_weights, model.gates):
+    with evaluating(model), temporarily(model, gates=model.gates):
         model.train = lambda mode=True: model  # type: ignore[method-assign]
         try:
             yield

@@ -163,14 +163,23 @@ class Loss(nn.Module):
     def model(self) -> FacetModel:
         return self.guide.model
 
-    def forward(self, x: Tensor, size: float | None = None, **given: Tensor) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        size: float | None = None,
+        kl_weights: Tensor | None = None,
+        **given: Tensor,
+    ) -> Tensor:
         """Objective for a batch ``[B, *x_shape]``: a scalar in nats per datum, to minimize.
 
         :param size: how many data the batch stands for; by default B. If given, it is passed on to
             model and guide.
+        :param kl_weights: of KL(z_j) and KL(c_j), ``[J, 2]``; by default all are 1, which is the
+            ELBO. Fade-in, warm-up and beta all act through them.
         :param given: inputs of model and guide other than x.
         """
-        return self._per_datum(self.objective, x, given, size)
+        with self.model.annealed(kl_weights):
+            return self._per_datum(self.objective, x, given, size)
 
     def _per_datum(
         self, objective: ELBO, x: Tensor, given: Mapping[str, Tensor], size: float | None = None
@@ -192,11 +201,11 @@ class Loss(nn.Module):
             every discrete one (unless the guide sums the clusters out: then ``kl_z_NAME`` is the KL
             to the whole mixture).
         """
-        kl_weights = torch.ones_like(self.model.kl_weights).requires_grad_()
+        kl_weights = self.model.gates.new_ones(len(self.model.priors), 2).requires_grad_()
         with (
             torch.enable_grad(),
             evaluating(self),
-            self.model.weights_set_to(kl_weights),
+            self.model.annealed(kl_weights),
             self.guide.without_relaxation(),
         ):
             loss = self._per_datum(default_objective(self.guide), x, given)

@@ -222,7 +222,7 @@ def _objectives(steps: Steps, at: TrainingProgress) -> list[dict[str, Any]]:
 def _check_first_step(run: Run, batch: Observed, weights: WeightFunction) -> None:
     """Compute one objective with all of Pyro's checks on; parameters and random streams stay."""
     at_start = weights(torch.full_like(run.model.gates[0], run.step))
-    with evaluating(run.loss), run.model.weights_set_to(*at_start):
+    with evaluating(run.loss), run.model.annealed(*at_start):
         if not _starts_finite(run, batch) and run.guard.action == "stop":
             raise ValueError(
                 "the objective is not finite before the first step: check the scale of the data "

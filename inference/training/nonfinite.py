@@ -16,7 +16,7 @@ IN_A_ROW = 10
 # Rows to check at a time for a term that is not finite.
 PART = 2048
 # Buffers that a schedule sets before each step.
-SCHEDULED = {"kl_weights", "gates", "temperature"}
+SCHEDULED = {"gates", "temperature"}
 
 
 class NonFiniteTracker:

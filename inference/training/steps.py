@@ -339,12 +339,13 @@ class ScheduledLoss(nn.Module):
     def forward(
         self, step: Tensor, x: Tensor, given: Mapping[str, Tensor], size: float | None = None
     ) -> Tensor:
-        self.set(step)
-        return self.loss(x, size, **given)
+        return self.loss(x, size, self.set(step), **given)
 
-    def set(self, step: Tensor) -> None:
-        self.loss.model.kl_weights, self.loss.model.gates = self.weights(step)
+    def set(self, step: Tensor) -> Tensor:
+        """Set gates and temperatures; return the weights of the KL terms ``[J, 2]``."""
+        kl_weights, self.loss.model.gates = self.weights(step)
         self.loss.guide.at_step(step)
+        return kl_weights
 
 
 def _called(

@@ -6,7 +6,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import pyro
 import torch
+from pyro.distributions import Delta
 
 from guides import LadderGuide, VaDEGuide
 from ppl_models import (
@@ -50,6 +52,7 @@ from ppl_models import (
     Ordinal,
     Poisson,
     ResNet,
+    ScaleSites,
     SharedMLP,
     StandardNormal,
     StridedConvNet,
@@ -76,6 +79,11 @@ from tests.bad_inputs.shared import (
     nvae,
     of,
 )
+
+
+def misspelled() -> None:
+    with ScaleSites({"z_digti": 0.5}):
+        pyro.sample("z_digit", Delta(torch.zeros(())))
 
 
 def one_for_two() -> Columns:
@@ -696,6 +704,11 @@ MODELS = [
     *of(
         "Autoencoder",
         ("type: code_dim", lambda: Autoencoder((1, 8, 8), "3"), f"code_dim {COUNT}, got '3'"),
+    ),
+    *of(
+        "ScaleSites",
+        ("type: scales", lambda: ScaleSites(0.5), "scales must be factors by site, such as"),
+        ("unknown: site", misspelled, "no program had the site 'z_digti' to scale: they have"),
     ),
     *of(
         "GMMFlow",

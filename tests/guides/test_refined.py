@@ -34,6 +34,7 @@ from ppl_models import (
     StandardNormal,
     VaDE,
 )
+from ppl_models.annealing import ScaleSites
 from ppl_models.distributions import raw_log_variance
 
 DIM, SIZE, SCALE = 2, 4, 0.5
@@ -41,8 +42,8 @@ FAMILIES = [Diagonal(), FullCovariance(), InverseAutoregressive()]
 named = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: type(family).__name__)
 
 
-def linear(family: Family, weight: float = 1.0) -> tuple[FacetGuide, Tensor, Tensor]:
-    """A guide of z ~ Normal(0, I), x ~ Normal(W z + b, scale), with this weight of its KL term; W
+def linear(family: Family) -> tuple[FacetGuide, Tensor, Tensor]:
+    """A guide of z ~ Normal(0, I), x ~ Normal(W z + b, scale): the guide, W
     and b.
 
     The decoder's only hidden layer is linear where it is used: its units never are below 0.
@@ -57,7 +58,6 @@ def linear(family: Family, weight: float = 1.0) -> tuple[FacetGuide, Tensor, Ten
             layer.weight.abs_()  # so that both coordinates do much the same
         first.bias.fill_(50.0)
         last.bias.sub_(last.weight @ first.bias)
-    model.kl_weights = torch.full((1, 2), weight, dtype=torch.float64)
     W, b = last.weight @ first.weight, last.weight @ first.bias + last.bias
     return guide, W.detach(), b.detach()
 
@@ -76,10 +76,11 @@ def test_an_untrained_encoder_is_led_to_the_known_posterior(family: Family, weig
     Normal, and the whole covariance for a full one. Its points are correlated, by some percent.
     """
     refined = Refined(family, num_steps=300, rate=0.2, num_points=64)
-    guide, W, b = linear(refined, weight)
+    guide, W, b = linear(refined)
     x = torch.randn(5, SIZE, dtype=torch.float64)
     mean, precision = known_posterior(W, b, x, weight)
-    q = guide.posterior(x)["z"]
+    with ScaleSites({"z_z": weight}):
+        q = guide.posterior(x)["z"]
     covariance = precision.inverse()
     expected = 1 / precision.diagonal() if family is FAMILIES[0] else covariance.diagonal()
     assert ((q.mean - mean).abs() < 0.05 * expected.sqrt()).all()
@@ -211,19 +212,20 @@ def test_the_joint_density_is_that_of_the_program(name: str) -> None:
     given = {"label": torch.arange(5) % 3} if name != "MFCVAE" else {}
     if name == "ContinuousIVAE":
         given = {"label": torch.randn(5, 2)}
-    model.kl_weights = torch.full_like(model.kl_weights, 0.7)
     z = {facet: torch.randn(5, prior.dim) for facet, prior in model.priors.items()}
     options = {"marginal": True} if name == "MFCVAE" else {}
     values = {f"z_{facet}": value for facet, value in z.items()}
-    trace = poutine.trace(poutine.condition(model, values)).get_trace(x, **given, **options)
+    scaled = ScaleSites(dict.fromkeys(values, 0.7))
+    with scaled:
+        trace = poutine.trace(poutine.condition(model, values)).get_trace(x, **given, **options)
     trace.compute_log_prob()
     sites = [*values, "x"]
     expected = sum(trace.nodes[site]["log_prob"] for site in sites)
-    torch.testing.assert_close(model.log_joint(x, z, **given), expected)
     several = {facet: value.expand(3, -1, -1) for facet, value in z.items()}
-    torch.testing.assert_close(
-        model.log_joint(x, several, **given), expected.expand(3, -1), msg="of several draws"
-    )
+    with scaled:
+        of_one, of_three = (model.log_joint(x, each, **given) for each in (z, several))
+    torch.testing.assert_close(of_one, expected)
+    torch.testing.assert_close(of_three, expected.expand(3, -1), msg="of several draws")
 
 
 def test_networks_are_started_as_without_steps() -> None:

@@ -262,7 +262,7 @@ class OwnSchedule(Schedule):
     weight = 0.1
 
     def bind(self, model: Any, steps_per_epoch: int, total_steps: int) -> Any:
-        return lambda step: (torch.full_like(model.kl_weights, self.weight), model.gates)
+        return lambda step: (model.gates.new_full((2, 2), self.weight), model.gates)
 
 
 def schedule_with_an_attribute(trial: Trial) -> None:
@@ -281,13 +281,13 @@ KnownSchedule.__module__ = "inference.schedules"
 
 
 def growing_weights(model: Any, calls: Iterator[int], step: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.full_like(model.kl_weights, 0.01 * next(calls)), model.gates
+    return model.gates.new_full((2, 2), 0.01 * next(calls)), model.gates
 
 
 class CountingSchedule(OwnSchedule):
     def bind(self, model: Any, steps_per_epoch: int, total_steps: int) -> Any:
         calls = itertools.count(1)
-        return lambda step: (torch.full_like(model.kl_weights, 0.01 * next(calls)), model.gates)
+        return lambda step: (model.gates.new_full((2, 2), 0.01 * next(calls)), model.gates)
 
 
 class OwnGuard(Guard):

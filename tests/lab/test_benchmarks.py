@@ -36,7 +36,7 @@ from lab.benchmarks import (
     start_at_truth,
     step_time,
 )
-from lab.benchmarks.model_cases import CASES, SMALL, Case, Size
+from lab.benchmarks.model_cases import CASES, SMALL, Case
 from lab.benchmarks.model_costs import Settings, growth, measure, report_times, seconds_by_mode
 from lab.benchmarks.model_steps import (
     VARIANTS,
@@ -60,13 +60,11 @@ def test_objectives_written_by_hand_are_the_librarys(name: str) -> None:
     check_same_objective(name, CASES[name], SMALL, CPU)
 
 
-def with_kl_weight(case: Case, weight: float) -> Case:
-    def guide(size: Size) -> FacetGuide:
-        built = case.guide(size)
-        built.model.kl_weights.fill_(weight)
-        return built
+def scaled(case: Case, factor: float) -> Case:
+    def plain(guide: FacetGuide, x: Tensor, **given: Tensor) -> Tensor:
+        return factor * case.plain(guide, x, **given)
 
-    return replace(case, guide=guide)
+    return replace(case, plain=plain)
 
 
 def with_gradient_halved(case: Case) -> Case:
@@ -81,9 +79,9 @@ def with_gradient_halved(case: Case) -> Case:
 def test_another_objective_ends_the_program_before_it_is_timed(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check_same_objective(name, with_kl_weight(CASES[name], 1.0), SMALL, CPU)
+    check_same_objective(name, scaled(CASES[name], 1.0), SMALL, CPU)
     faults = {
-        "with the same noise": with_kl_weight(CASES[name], 1.001),
+        "with the same noise": scaled(CASES[name], 1.001),
         "gradient": with_gradient_halved(CASES[name]),
     }
     for message, case in faults.items():

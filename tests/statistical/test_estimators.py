@@ -63,6 +63,7 @@ from ppl_models import (
     StandardNormal,
     VampPrior,
 )
+from ppl_models.annealing import ScaleSites
 from ppl_models.distributions import Component
 
 pytestmark = pytest.mark.slow(45)
@@ -222,23 +223,17 @@ def test_expected_loss_is_exact_for_two_facets_while_one_fades_in(
     torch.manual_seed(3)
     facets = {"a": GaussianMixture(3, 1, scale=0.6), "b": GaussianMixture(2, 1, scale=0.6)}
     g = calm(form(MFCVAE((4,), facets, network=MLPLadder((4, 5), activation="tanh"))).double())
-    g.model.gates = torch.tensor([weight, 1.0], dtype=torch.float64)
-    g.model.kl_weights = g.model.gates.unsqueeze(-1).expand(-1, 2)
+    gates = torch.tensor([weight, 1.0], dtype=torch.float64)
     loss = Loss(g.model, g)
-    draws = loss_draws(loss, BATCH, draws_needed(loss), SEED)
-    assert_unbiased(draws, exact_objective(g.model, g, BATCH, num_nodes=20).item())
+    with g.model.annealed(gates.unsqueeze(-1).expand(-1, 2), gates):
+        draws = loss_draws(loss, BATCH, draws_needed(loss), SEED)
+        assert_unbiased(draws, exact_objective(g.model, g, BATCH, num_nodes=20).item())
 
 
 @contextmanager
 def wrong_sign() -> Iterator[None]:
     """KL(z) enters with the wrong sign."""
-    right = MFCVAE.site_weight
-
-    def weight(model: MFCVAE, site: str) -> Tensor | float | None:
-        negative = -torch.ones((), dtype=torch.float64)
-        return negative if site.startswith("z_") else right(model, site)
-
-    with patch.object(MFCVAE, "site_weight", weight):
+    with ScaleSites({"z_z": -1.0}):
         yield
 
 
@@ -638,6 +633,9 @@ def test_a_quadrature_that_has_not_converged_is_refused() -> None:
 
 def test_unequal_weights_of_one_facet_are_refused() -> None:
     g = one_facet("diagonal", "responsibilities")
-    g.model.kl_weights = torch.tensor([[1.0, 0.5]], dtype=torch.float64)
-    with pytest.raises(ValueError, match="each facet's two KL weights must be equal"):
+    unequal = torch.tensor([[1.0, 0.5]], dtype=torch.float64)
+    with (
+        g.model.annealed(unequal),
+        pytest.raises(ValueError, match="each facet's two KL weights must be equal"),
+    ):
         exact_objective(g.model, g, BATCH)
