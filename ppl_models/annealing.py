@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ppl_models.given.checks import check_kind
 
-__all__ = ["ScaleSites", "site_scale"]
+__all__ = ["ScaleSites"]
 
 
 class ScaleSites(ScaleMessenger):

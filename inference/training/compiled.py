@@ -166,7 +166,7 @@ class Recorder:
         )
         for form in forms:
             try:
-                run = replay(record(form(), examples), examples)
+                run = replay(record(form(), examples))
                 if agree(function, run, examples):
                     return run
             except Exception as error:  # of a user's own model, or of a compiler

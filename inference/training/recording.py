@@ -1,7 +1,7 @@
 """A function of tensors as a recorded program: its operations alone, without the Python between.
 
 The operations are recorded once, by running the function on examples, and simplified without
-changing a rounding. The program is then replayed by the fastest executor that can run it.
+changing a rounding. The program is then replayed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from inference.randomness import seeded
 from inference.training.simplify import has_an_effect, simplify
-from inference.training.torchscript import torchscript
+from inference.training.straight import straight
 from ppl_models.networks.dense import use_faster_products
 
 #: Maps a function's tensors to its results.
@@ -96,17 +96,12 @@ def shortened(
     return program
 
 
-def replay(program: GraphModule, examples: Sequence[Tensor]) -> TensorFunction:
-    """Run the operations one after the other: in C++ if TorchScript can, else from Python."""
+def replay(program: GraphModule) -> TensorFunction:
+    """Run the operations one after the other."""
     program = copy.deepcopy(program)
     use_faster_products(program.graph)
     program.graph.eliminate_dead_code(has_an_effect)
-    program.recompile()
-    try:
-        script = torchscript(program)
-        return script if agree(program, script, examples) else program
-    except Exception:  # an operation that TorchScript does not have, or a PyTorch without it
-        return program
+    return straight(program)
 
 
 def agree(function: TensorFunction, program: TensorFunction, examples: Sequence[Tensor]) -> bool:

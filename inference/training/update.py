@@ -157,7 +157,7 @@ class Update:
     def _recorded(self, function: TensorFunction, inputs: Sequence[Tensor]) -> TensorFunction:
         """The function's program; itself, where it cannot be recorded."""
         with seeded(0, inputs[0].device), suppress(Exception):  # what PyTorch has may change
-            program = replay(record(function, inputs), inputs)
+            program = replay(record(function, inputs))
             if agree(function, program, inputs):
                 return program
         return function

@@ -161,7 +161,7 @@ class StepsProgram:
     ) -> None:
         self.layout, self.room, self.as_vectors = layout, room, as_vectors
         random = [node for node in objective.graph.nodes if is_random(node)]
-        self.draws = replay(_draws(objective, random, len(batch)), batch)
+        self.draws = replay(_draws(objective, random, len(batch)))
         self.columns: list[Tensor] = []
         self.vectors = [as_vectors.vector(state[layout.learning[0]]) for _ in range(3)]
         self.views = [view for each in self.vectors for view in as_vectors.views(each)]
