@@ -38,7 +38,6 @@ from inference.run import (
 )
 from inference.schedules import Schedule
 from inference.training.batching import Batching
-from inference.training.compiled import warn_of_refusal
 from inference.training.cuda_graph import CUDAGraphStep
 from inference.training.data_source import data_source_for
 from inference.training.loop import DeadFacetWarning, train
@@ -83,10 +82,11 @@ class SVIRunner(Run):
         draws and, up to rounding, the same results; ``"xla"`` takes many steps of a small model in
         one call (seconds to compile, needs the extra ``xla``); ``"cuda graph"`` records whole steps
         on a CUDA device; ``None`` runs model and guide in every step. By default ``"auto"``:
-        replays in calls of ``fit`` of 500 steps and more, as ``plan(...).recording`` says, if all
-        parts are this library's, Pyro's or PyTorch's; other classes, functions and hooks may do
-        more in a step than operations on tensors, so with them every step runs through Pyro, with
-        a ``RecordingWarning`` that names the part. To record them nevertheless ask for it: their
+        replays in calls of ``fit`` of 500 steps and more, or takes those of a small model by XLA in
+        calls of 4,000 and more if JAX is there, as ``plan(...).recording`` says, if all parts are
+        this library's, Pyro's or PyTorch's; other classes, functions and hooks may do more in a
+        step than operations on tensors, so with them every step runs through Pyro, with a
+        ``RecordingWarning`` that names the part. To record them nevertheless ask for it: their
         results must depend on tensors, random draws and fixed settings alone. An objective that
         reads values back cannot be recorded and is run in every step; if recording was asked for,
         with a ``RecordingWarning``.
@@ -210,8 +210,6 @@ class SVIRunner(Run):
         )
 
     def _step_type(self, fabric: Fabric | None) -> type[SingleRunStep]:
-        if self.compile == "xla" and fabric is None:
-            return _xla_step()
         if self.compile != "cuda graph":
             return SingleRunStep
         if self.device.type != "cuda" or fabric is not None:
@@ -338,13 +336,3 @@ def _check_state(
         raise ValueError(
             f"the weights in {folder} are damaged: NaN, infinite or of another type in {wrong[:5]}"
         )
-
-
-def _xla_step() -> type[SingleRunStep]:
-    try:
-        from inference.training.xla import XLAStep
-    except ModuleNotFoundError as error:
-        how = "replayed; pip install 'facetvae[xla]'"
-        warn_of_refusal("xla", f"{error.name} is not installed", how)
-        return SingleRunStep
-    return XLAStep

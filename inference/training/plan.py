@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -16,18 +17,20 @@ from inference.distributed import SingleProcess
 from inference.records import plain
 from inference.run import Callback, Run, check_optimized, check_precision
 from inference.schedules import WeightFunction
-from inference.training.compiled import Recording
+from inference.training.compiled import Recording, warn_of_refusal
 from inference.training.data_source import DataSource, fingerprint
 from inference.training.parts import Parts
-from inference.training.steps import Steps, unknown_part
+from inference.training.steps import SingleRunStep, Steps, unknown_part
 from ppl_models.configurable import to_config
 from ppl_models.given.arrays import as_numbers
 from ppl_models.given.checks import check_count, check_kind
 
 __all__ = ["FitPlan", "check_callbacks"]
 
-# Recording takes less time than it saves in so many steps.
-STEPS_THAT_PAY = 500
+# Recording takes less time than it saves in so many steps, and compiling in so many.
+STEPS_THAT_PAY, STEPS_THAT_PAY_COMPILING = 500, 4000
+# Products of a batch's rows and parameters up to which a step spends its time between operations.
+SMALL = 2**25
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,10 @@ class FitPlan:
         weights = lead.schedule.bind_further(lead.model, steps, total, lead.epoch, lead.step)
         object.__setattr__(self, "weights", weights)
         object.__setattr__(self, "recording", self._recording())
+        alone = self.step_type is SingleRunStep and self.processes.size == 1
+        if self.recording.executor == "xla" and alone:
+            compiled = xla_step(warn=self.recording.asked_for)
+            object.__setattr__(self, "step_type", compiled or SingleRunStep)
 
     @property
     def lead(self) -> Run:
@@ -88,7 +95,16 @@ class FitPlan:
             return Recording()
         if unknown := unknown_part(Parts(run, self.weights) for run in self.runs):
             return Recording(unknown=unknown)
-        return Recording("replay", last=self.epochs >= STEPS_THAT_PAY)
+        executor = "xla" if self._compiling_pays() else "replay"
+        return Recording(executor, last=self.epochs >= STEPS_THAT_PAY)
+
+    def _compiling_pays(self) -> bool:
+        """Whether there are many steps of a small model, and a compiler."""
+        parameters = sum(each.numel() for each in self.lead.loss.parameters())
+        small = parameters * self.source.batch_size <= SMALL and self.lead.device.type == "cpu"
+        long = self.epochs * self.source.steps >= STEPS_THAT_PAY_COMPILING
+        alone = self.step_type is SingleRunStep and self.processes.size == 1
+        return small and long and alone and find_spec("jax") is not None
 
     def check_callbacks(self) -> None:
         """Call ``check`` of the callbacks that have it, which raises if they would fail."""
@@ -120,6 +136,21 @@ class FitPlan:
         return self.checkpoints.writer(
             self.runs, self.callbacks, trackers, at, call, self.processes
         )
+
+
+def xla_step(warn: bool) -> type[SingleRunStep] | None:
+    """What takes many steps by XLA at a time; ``None`` if there is no JAX.
+
+    :param warn: whether to say so.
+    """
+    try:
+        from inference.training.xla import XLAStep
+    except Exception as error:  # also of a JAX that does not suit this PyTorch or NumPy
+        if warn:
+            why = f"{error.name} is not installed" if isinstance(error, ImportError) else str(error)
+            warn_of_refusal("xla", why, "replayed; pip install 'facetvae[xla]'")
+        return None
+    return XLAStep
 
 
 def _described(callback: Any) -> list[Any]:

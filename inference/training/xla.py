@@ -87,7 +87,8 @@ class XLAStep(SingleRunStep):
 
     def _refuse(self, why: str) -> None:
         self.refused = why
-        warn_of_refusal("xla", why, "replayed where they can be")
+        if self.recording.asked_for:
+            warn_of_refusal("xla", why, "replayed where they can be")
 
     def _takes(self, batch: Observed) -> bool:
         """Whether a step is one for a program, if there is one."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+import importlib.util
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -137,6 +139,46 @@ def test_a_call_chooses_by_its_number_of_steps() -> None:
     assert runner.plan(X, 166, **SIZES).recording.executor is None
     assert runner.plan(X, 167, **SIZES).recording.executor == "replay"
     assert small(None).plan(X, 1000, **SIZES).recording.executor is None
+    assert runner.plan(X, 1333, **SIZES).recording.executor == "replay"
+
+
+def test_a_long_call_of_a_small_model_is_compiled_where_jax_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def chosen(**options: Any) -> tuple[str | None, str]:
+        plan = small("auto").plan(X, 1334, **SIZES | options)
+        return plan.recording.executor, plan.step_type.__name__
+
+    if importlib.util.find_spec("jax"):
+        assert chosen() == ("xla", "XLAStep")
+    monkeypatch.setattr("inference.training.plan.SMALL", 100)
+    assert chosen() == ("replay", "SingleRunStep")
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "jax", None)
+    assert chosen() == ("replay", "SingleRunStep")
+
+
+@functools.cache
+def through_pyro() -> SVIRunner:
+    return small(None).fit(X, 200, log_every=200, **SIZES)
+
+
+ABSENT: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "JAX": lambda patch: patch.setitem(sys.modules, "jax", None),
+    "TorchScript": lambda patch: patch.delattr(torch.jit, "CompilationUnit"),
+    "oneDNN": lambda patch: patch.setattr(torch.ops, "mkldnn", None),
+    "tracing": lambda patch: patch.setitem(sys.modules, "torch.fx.experimental.proxy_tensor", None),
+}
+
+
+@pytest.mark.parametrize("what", ABSENT)
+def test_a_fit_ends_the_same_without(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """600 steps, by default and without a warning, whatever recorded steps rest on is gone."""
+    expected = through_pyro()
+    ABSENT[what](monkeypatch)
+    found = small("auto").fit(X, 200, log_every=200, **SIZES)
+    monkeypatch.undo()
+    assert_same(expected, found, 1e-3, 1e-3)
 
 
 @pytest.mark.parametrize(
