@@ -5,7 +5,7 @@ BIN := .venv/bin
 LIBRARY := .venv/.library
 INSTALLED := .venv/.installed
 
-.PHONY: demo check test lab-test lint format docs bench statistics fuzz versions install
+.PHONY: demo check test thorough lab-test lint format docs bench statistics fuzz versions install
 install: $(INSTALLED)
 
 $(LIBRARY): pyproject.toml constraints.txt
@@ -23,6 +23,10 @@ demo: $(LIBRARY)
 # The library's tests; the laboratory has its own.
 test: $(INSTALLED)
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --ignore tests/lab
+
+# Every test there is, also those that ask the same of further models, data and faults.
+thorough: $(INSTALLED)
+	FACETVAE_THOROUGH=1 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
 lab-test: $(INSTALLED)
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/lab

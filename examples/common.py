@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from facetvae import FacetGuide, SVIRunner
-from facetvae.datasets import DATASETS, Dataset, Labels, digits
+from facetvae.datasets import DATASETS, Dataset, digits, some_rows
 from inference.figures import save_figures
 from inference.metrics import cluster_accuracy, clustering_scores
 from inference.randomness import usable_device
-from ppl_models.given.checks import check_count, check_seed
+from ppl_models.given.checks import check_seed
 
 SMOKE_ROWS = 380, 120  # training and test images
 #: ``{facet: {label: {score: value}}}``
@@ -78,24 +78,6 @@ def load_data(args: argparse.Namespace) -> Dataset:
     if args.smoke:
         return some_rows(digits(), *SMOKE_ROWS)
     return DATASETS[args.dataset](args.data_root)
-
-
-def some_rows(data: Dataset, rows: int, test_rows: int | None = None) -> Dataset:
-    """The same data with at most so many training images, the same ones in every run.
-
-    :param test_rows: at most so many test images, too.
-    :raises ValueError: if ``rows`` or ``test_rows`` is below 1.
-    """
-    train, train_labels = _some(data.train, data.train_labels, check_count("rows", rows))
-    test, test_labels = data.test, data.test_labels
-    if test_rows is not None:
-        test, test_labels = _some(test, test_labels, check_count("test_rows", test_rows))
-    return Dataset(data.name, train, test, train_labels, test_labels, data.image_shape)
-
-
-def _some(images: np.ndarray, labels: Labels, rows: int) -> tuple[np.ndarray, Labels]:
-    kept = np.random.default_rng(0).permutation(len(images))[:rows]
-    return images[kept], {name: values[kept] for name, values in labels.items()}
 
 
 def score_facets(guide: FacetGuide, data: Dataset) -> Scores:

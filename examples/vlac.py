@@ -21,7 +21,7 @@ import numpy as np
 import pyro
 from matplotlib.colors import hsv_to_rgb
 
-from examples.common import format_scores, load_data, parse, save_run, score_facets, some_rows
+from examples.common import format_scores, load_data, parse, save_run, score_facets
 from facetvae import (
     VLAC,
     ConvLadder,
@@ -32,7 +32,7 @@ from facetvae import (
     data_dependent_start,
     warm_start,
 )
-from facetvae.datasets import Dataset, Labels
+from facetvae.datasets import Dataset, Labels, some_rows
 
 HUES = 6  # of ink, and of the background
 

@@ -11,6 +11,8 @@ import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
+from ppl_models.given.checks import check_count
+
 __all__ = [
     "DATASETS",
     "Dataset",
@@ -19,6 +21,7 @@ __all__ = [
     "digits",
     "fashion_mnist",
     "mnist",
+    "some_rows",
 ]
 
 #: Integer labels ``[N]`` by factor.
@@ -110,6 +113,24 @@ DATASETS: dict[str, Callable[[str | Path | None], Dataset]] = {
     "mnist": mnist,
     "fashion-mnist": fashion_mnist,
 }
+
+
+def some_rows(data: Dataset, rows: int, test_rows: int | None = None) -> Dataset:
+    """The same data with at most so many training images, the same ones in every run.
+
+    :param test_rows: at most so many test images, too.
+    :raises ValueError: if ``rows`` or ``test_rows`` is below 1.
+    """
+    train, train_labels = _some(data.train, data.train_labels, check_count("rows", rows))
+    test, test_labels = data.test, data.test_labels
+    if test_rows is not None:
+        test, test_labels = _some(test, test_labels, check_count("test_rows", test_rows))
+    return Dataset(data.name, train, test, train_labels, test_labels, data.image_shape)
+
+
+def _some(images: np.ndarray, labels: Labels, rows: int) -> tuple[np.ndarray, Labels]:
+    kept = np.random.default_rng(0).permutation(len(images))[:rows]
+    return images[kept], {name: values[kept] for name, values in labels.items()}
 
 
 def data_root(root: str | Path | None) -> Path:

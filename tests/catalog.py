@@ -4,6 +4,7 @@ through.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import torch
@@ -425,6 +426,10 @@ KINDS: list[Callable[[], FacetGuide]] = [
     mlvae,
     nvae_partly_labeled_two_draws,
 ]
+
+
+#: Those that most tests of every model take.
+EACH = BUILDERS if os.environ.get("FACETVAE_THOROUGH") else KINDS
 
 
 # Gamma variables, which torch.vmap draws anew for each, never the same for all.

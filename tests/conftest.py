@@ -21,6 +21,7 @@ torch.set_num_threads(1)
 
 
 HERE = Path(__file__).parent
+THOROUGH = bool(os.environ.get("FACETVAE_THOROUGH"))
 
 
 def seconds(item: pytest.Item) -> float:
@@ -29,8 +30,13 @@ def seconds(item: pytest.Item) -> float:
     return max(marks, default=0)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long tests first: at the end, no process waits for one that another began late."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Long tests first: at the end, no process waits for one that another began late. Without
+    FACETVAE_THOROUGH those that ask the same of further cases are left out.
+    """
+    left_out = [item for item in items if not THOROUGH and item.get_closest_marker("thorough")]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in set(left_out)]
     items.sort(key=seconds, reverse=True)
 
 

@@ -61,6 +61,7 @@ def written(folder: Path, code: str, name: str = "program.py") -> Path:
     return path
 
 
+@pytest.mark.thorough
 @linux
 @pytest.mark.parametrize("words", [["-m", "program"], ["program.py"]], ids=" ".join)
 def test_it_looks_like_a_new_interpreter(words: list[str], tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from guides import FacetGuide, LadderGuide, MarginalGuide, ScoreFunction
 from ppl_models import NVAE
 from ppl_models.program import index_clusters
 from tests import catalog
-from tests.catalog import BUILDERS, OBJECTIVES, PAIRS, given
+from tests.catalog import EACH, OBJECTIVES, PAIRS, given
 from tests.pages import ROOT
 
 pytestmark = pytest.mark.slow(25)
@@ -56,7 +56,7 @@ EIGHT = [
 ]
 SEVERAL_DRAWS = catalog.three_facets_full_covariance_two_draws
 # Its prior is improper, and Pyro says that it cannot be drawn from.
-DRAWN = [build for build in BUILDERS if build is not catalog.autoencoder]
+DRAWN = [build for build in EACH if build is not catalog.autoencoder]
 SUITABLE = {build: sorted(n for n in names if n[:4] == "Pyro") for build, _, names in PAIRS}
 SUITABLE[catalog.vae] = SUITABLE[catalog.plain_vae]
 COMPILED: dict[str, type[ELBO]] = {
@@ -366,6 +366,7 @@ def test_an_objective_as_a_module(build: Build) -> None:
     assert all(p.grad is not None for p in guide.encoder.parameters())
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize(

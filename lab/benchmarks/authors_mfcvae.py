@@ -25,8 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from examples.common import some_rows
-from facetvae.datasets import Dataset
+from facetvae.datasets import Dataset, some_rows
 from inference.metrics import cluster_accuracy, probe_accuracy
 from lab.protocols.datasets import load
 from lab.run_lines import whole_lines

@@ -15,7 +15,7 @@ import time
 import numpy as np
 from sklearn.metrics import normalized_mutual_info_score
 
-from examples.common import some_rows
+from facetvae.datasets import some_rows
 from inference.metrics import cluster_accuracy
 from lab.benchmarks.rivals import clustpy
 from lab.protocols.datasets import load

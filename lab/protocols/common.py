@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from examples.common import some_rows
-from facetvae.datasets import Dataset
+from facetvae.datasets import Dataset, some_rows
 from guides import FacetGuide
 from inference import Checkpoints, SVIRunner, cold_start
 from inference.callbacks import Evaluate, JSONLines

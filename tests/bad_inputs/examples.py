@@ -9,8 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from examples.common import some_rows
-from facetvae.datasets import fashion_mnist, mnist
+from facetvae.datasets import fashion_mnist, mnist, some_rows
 from inference import WarmUp
 from lab.protocols import datasets as data
 from lab.protocols import identifiability, mfcvae, vade

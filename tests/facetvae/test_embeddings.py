@@ -98,6 +98,7 @@ def test_equal_rows_and_few_are_encoded() -> None:
 # Facets in them.
 
 
+@pytest.mark.thorough
 def test_two_labelings_of_drawn_embeddings_are_found() -> None:
     drawn = drawn_embeddings(300, (3, 2), (0.3, 0.2), width=64, decay=0.5, seed=1)
     found = MultiFacetClustering(epochs=2, random_state=0).fit(drawn.x)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import io
+import os
 import pickle
 import warnings
 from collections.abc import Callable, Iterable
@@ -96,7 +97,7 @@ def short(facets: Any = 2, **options: Any) -> MultiFacetClustering:
         FacetClustering(MultiFacetClustering(1, n_latents=1, epochs=2)),
         CLASSIFIER,
         ContentStyleTransformer(epochs=2),
-    ],
+    ][:: 1 if os.environ.get("FACETVAE_THOROUGH") else 2],
     expected_failed_checks=lambda estimator: MINUS_ONE if estimator is CLASSIFIER else {},
 )
 def test_conventions(estimator: Any, check: Any) -> None:
@@ -255,6 +256,7 @@ def test_a_group_fills_what_one_of_it_lacks() -> None:
     assert np.abs(together - truth).mean() < 0.5 * np.abs(alone - truth).mean()
 
 
+@pytest.mark.thorough
 def test_few_or_poor_data_are_taken() -> None:
     """Fewer dimensions than subspaces are sought in: facets by depth, and no division by zero."""
     line = np.outer(np.random.default_rng(0).normal(size=40), np.arange(1.0, 5.0))
@@ -307,6 +309,7 @@ def test_images_whose_channels_are_last_are_not_taken_in_silence() -> None:
             encoding_of(channels_first, None)
 
 
+@pytest.mark.thorough
 def test_tables_within_bounds_are_columns_and_pictures_are_not() -> None:
     """Two labelings, scaled to [0, 1] or to bytes, and a cube without clusters; but digits, of
     which neighbors tell more clusters than subspaces do, from 0 to 1 or to 16.
@@ -371,6 +374,7 @@ def two_groupings() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return centers + rng.normal(size=(120, 4)), a, b
 
 
+@pytest.mark.thorough
 def test_labels_choose_among_more_facets_than_are_wanted() -> None:
     x, a, b = two_groupings()
     known = np.where(np.arange(120) % 2 == 0, a, -1)
@@ -773,6 +777,7 @@ def test_labels_of_one_facet_leave_the_other_as_it_comes() -> None:
     assert (np.diff(np.bincount(found.labels_[:, 0])) <= 0).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("facet", [0, 1])
 def test_a_facet_gets_the_subspace_that_its_labels_lie_apart_in(facet: int) -> None:
     """With fifty known clusters, whichever facet they are given to; ``HELD_OUT`` takes none of
@@ -953,6 +958,7 @@ def test_facets_are_counted_by_default() -> None:
     assert none.settings_["counted"] == {"facet_0": "no clusters beyond chance"}
 
 
+@pytest.mark.thorough
 def test_a_facet_that_no_other_start_finds_is_reported() -> None:
     noise = np.random.default_rng(1).normal(size=(150, 5))
     found = short(1, n_clusters=3, n_init=3)
@@ -966,6 +972,7 @@ def test_a_facet_that_no_other_start_finds_is_reported() -> None:
     assert np.isnan(fitted().stability_).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::facetvae.estimators.UnstableFacetWarning")
 def test_the_start_with_the_best_bound_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """And with the signs of all bounds turned the one with the worst, so that it is not the first
@@ -1029,6 +1036,7 @@ def test_outlying_rows_have_clusters_unless_they_are_to_be_marked() -> None:
     assert found.settings_["outliers"] == which.sum()
 
 
+@pytest.mark.thorough
 def test_rows_with_known_clusters_are_learned_from_and_keep_them() -> None:
     """Also where they are outlying, and outliers are marked."""
     x, which = with_outliers(150)
@@ -1074,6 +1082,7 @@ def test_further_starts_need_rows_for_their_clusters_too() -> None:
         short(1, n_clusters=15, n_init=3).fit(few)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("kind", "columns"), [("rounded", 3), ("ratings", 2), ("answers", 7)])
 def test_whole_numbers_are_no_clusters(kind: str, columns: int) -> None:
     rng = np.random.default_rng(0)
@@ -1143,6 +1152,7 @@ def test_a_fit_that_leaves_many_rows_out_says_so() -> None:
     assert {each.filename for each in w if "lie far" in str(each.message)} == {__file__}
 
 
+@pytest.mark.thorough
 def test_what_facets_leave_has_its_own_latent() -> None:
     """Two sources without clusters."""
     rng = np.random.default_rng(0)
@@ -1159,6 +1169,7 @@ def test_what_facets_leave_has_its_own_latent() -> None:
     assert kept[of_facets] > 0.05 * kept[0]
 
 
+@pytest.mark.thorough
 def test_facets_that_are_asked_for_are_those_with_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
     """One of two labelings, the one with the clearer clusters or with as many as asked for, and
     not both mixed.

@@ -40,7 +40,7 @@ from ppl_models import (
 )
 from tests import chromium
 from tests.catalog import (
-    BUILDERS,
+    EACH,
     autoencoder,
     cvae,
     given,
@@ -69,7 +69,7 @@ def explorer_of(guide: FacetGuide, **options: Any) -> Explorer:
 # What is asked, without a browser
 
 
-@pytest.mark.parametrize("build", BUILDERS, ids=lambda build: build.__name__)
+@pytest.mark.parametrize("build", EACH, ids=lambda build: build.__name__)
 def test_every_model_answers_or_says_in_a_sentence_why_not(build: Callable[[], FacetGuide]) -> None:
     explorer = explorer_of(build())
     model = explorer.model

@@ -23,7 +23,7 @@ from facetvae.explorer.data import open_run
 from facetvae.explorer.explorer import Explorer
 from guides import FacetGuide
 from inference import SVIRunner
-from tests.catalog import BUILDERS, given, two_facets
+from tests.catalog import EACH, given, two_facets
 
 pytest.importorskip("dash", reason="needs facetvae[explore]")
 from facetvae.explorer import page as explore_page
@@ -187,7 +187,7 @@ def plausible(explorer: Explorer, chance: random.Random) -> dict[str, Any]:
     return body
 
 
-@pytest.mark.parametrize("build", BUILDERS, ids=lambda build: build.__name__)
+@pytest.mark.parametrize("build", EACH, ids=lambda build: build.__name__)
 def test_values_that_do_not_fit_one_another_get_no_server_error(
     build: Callable[[], FacetGuide],
 ) -> None:

@@ -95,6 +95,7 @@ def test_a_table_is_read_the_same_in_every_library(kind: str) -> None:
     assert dtypes(table.returned(np.nan_to_num(codes))) == dtypes(frame)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow(10)
 @pytest.mark.parametrize("kind", ["Arrow", "polars"])
 def test_a_table_is_the_same_to_a_fit_in_every_library(kind: str) -> None:

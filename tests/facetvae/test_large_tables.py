@@ -123,6 +123,7 @@ def test_outlying_rows_of_many_are_those_of_all_at_once(
     assert np.array_equal(usual.among(x), factors > 2.5)
 
 
+@pytest.mark.thorough
 def test_many_rows_are_searched_in_part_and_all_get_clusters(many: Callable) -> None:
     many(300)
     x, labels = drawn()
@@ -210,6 +211,7 @@ def test_progress_is_shown_on_request(many: Callable, capsys: pytest.CaptureFixt
     assert not capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_a_large_table_is_measured_in_processes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -261,6 +261,7 @@ def test_few_dimensions_that_many_columns_share_are_all_looked_at() -> None:
     assert components_beyond_chance(x, 0) == 7
 
 
+@pytest.mark.thorough
 @pytest.mark.slow(10)
 def test_a_labeling_in_categories_and_counts_is_found_beside_one_in_numbers() -> None:
     drawn = mixed_table(700, 3)

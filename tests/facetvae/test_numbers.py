@@ -114,6 +114,7 @@ def test_facets_are_the_labelings(clusters: tuple[int, ...]) -> None:
         assert number_of_facets(x).evidence == found.evidence, "the same from the same seed"
 
 
+@pytest.mark.thorough
 def test_most_drawn_tables_have_their_number_of_facets() -> None:
     """8 tables of up to 450 rows: 9 in 10 are right on the whole, and 5 or fewer of 8 in 4 % of
     tests. A rate of one half would be found in 86 %.
@@ -125,6 +126,7 @@ def test_most_drawn_tables_have_their_number_of_facets() -> None:
     assert sum(right) >= int(binom.ppf(0.05, 8, 0.9)), dict(zip(seeds, right, strict=True))
 
 
+@pytest.mark.thorough
 def test_data_without_clusters_have_no_facets() -> None:
     """14 tables, and no claim: a rate of 20 % would be found in 95 % of tests. In 300 others, of
     six of these kinds, there was none (lab/results/false_discovery.toml).
@@ -156,6 +158,7 @@ def test_constant_data_have_no_facets() -> None:
     assert found.evidence == "no clusters beyond chance; 1 cluster(s) of neighbors"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("numbers", "dims", "rows", "least"), [((6, 4), 12, 600, 0.95), ((8, 5), 15, 1000, 0.8)]
 )
@@ -175,6 +178,7 @@ def test_labelings_that_no_subspace_shows_are_one_facet_of_their_combinations(
     assert nmi(combined, each) > least
 
 
+@pytest.mark.thorough
 def test_pictures_in_colors_are_two_facets() -> None:
     """Colors multiply pictures, so that ICA finds their 18 combinations in one group."""
     rng = np.random.default_rng(0)
@@ -211,6 +215,7 @@ def test_random_clusters_are_a_grid_as_seldom_as_said() -> None:
     assert found <= binom.ppf(0.99, 100, 0.01)
 
 
+@pytest.mark.thorough
 def test_a_grouping_of_all_coordinates_together() -> None:
     """As in scikit-learn's table of breast cancers: hills that no group of coordinates shows."""
     data = load_breast_cancer()
@@ -243,6 +248,7 @@ def test_coordinates_do_not_depend_on_the_columns_noise() -> None:
     np.testing.assert_allclose(np.cov((x @ found.T).T), np.eye(2), atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_a_facet_that_independent_components_blur() -> None:
     """Of eleven components ICA finds each valley half filled, of three it loses one labeling."""
     drawn = linear(9039)
@@ -253,6 +259,7 @@ def test_a_facet_that_independent_components_blur() -> None:
     assert (np.array(agreement(found, x, drawn.labels)) > 0.95 * np.array(best)).all()
 
 
+@pytest.mark.thorough
 def test_directions_are_those_of_the_clusters() -> None:
     """Six clusters on a circle, of which ICA gives one coordinate (NMI 0.64), beside two."""
     drawn = linear(3032)

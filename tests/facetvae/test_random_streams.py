@@ -149,6 +149,7 @@ def test_all_estimators_are_asked() -> None:
     assert public <= set(ASKED)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "n"), CASES)
 def test_the_process_streams_change_nothing_and_stay(name: str, n: int) -> None:
     found = []

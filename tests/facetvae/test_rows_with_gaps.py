@@ -90,6 +90,7 @@ def test_tables_without_gaps_and_large_ones_are_not_refined(
     assert brief().fit(holed()).settings_["refined"] is False
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::facetvae.estimators.starts.UnstableFacetWarning")
 @pytest.mark.parametrize(
     "options",

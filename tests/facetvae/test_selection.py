@@ -30,7 +30,7 @@ from ppl_models import (
     SharedMLP,
     VaDE,
 )
-from tests.catalog import BUILDERS, given
+from tests.catalog import EACH, given
 
 
 def some_data(guide: FacetGuide, n: int = 7) -> torch.Tensor:
@@ -38,7 +38,7 @@ def some_data(guide: FacetGuide, n: int = 7) -> torch.Tensor:
     return (255 * x).byte() if isinstance(guide.model.likelihood, DiscretizedLogistic) else x
 
 
-@pytest.mark.parametrize("build", BUILDERS, ids=lambda build: build.__name__)
+@pytest.mark.parametrize("build", EACH, ids=lambda build: build.__name__)
 def test_the_mean_over_data_is_the_elbo_on_the_same_draws(
     build: Callable[[], FacetGuide], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,6 +261,7 @@ def fitted(K: int, seed: int, x: torch.Tensor) -> SVIRunner:
         return SVIRunner(guide.model, guide, lr=2e-3, seed=seed).fit(x, 30, **options)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow(4)
 def test_the_planted_number_of_clusters_is_found() -> None:
     train, held_out = blobs()

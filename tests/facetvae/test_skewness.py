@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from scipy.stats import yeojohnson
 
 from facetvae.estimators import MultiFacetClustering
@@ -80,6 +81,7 @@ def test_densities_are_those_of_the_users_values() -> None:
     np.testing.assert_allclose(encoding.decode(encoding.encode(X)), X, rtol=1e-4)
 
 
+@pytest.mark.thorough
 def test_an_estimator_of_amounts_speaks_their_units() -> None:
     X = amounts(200)
     options = {"n_clusters": 2, "n_latents": 4, "random_state": 0}

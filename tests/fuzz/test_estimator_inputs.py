@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -339,6 +340,7 @@ def check_answers(estimator: Any, x: Any, y: Any) -> None:
             assert found.dtype.kind == "i"
 
 
+@pytest.mark.thorough
 @many
 @given(st.sampled_from(FITTED), data, st.data())
 def test_new_data_are_answered_or_refused(name: str, x: Any, source: st.DataObject) -> None:

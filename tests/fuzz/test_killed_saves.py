@@ -51,6 +51,7 @@ def killed_at(call: int, run: SVIRunner, folder: Path) -> None:
     os._exit(3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("before", [True, False])
 def test_saves_killed_at_every_call(before: bool, runs: list[SVIRunner], tmp_path: Path) -> None:
     """:param before: whether the folder holds an earlier run."""

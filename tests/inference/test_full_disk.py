@@ -186,6 +186,7 @@ def unshare(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     )
 
 
+@pytest.mark.thorough
 def test_what_was_written_stays_whole_and_what_follows_is_the_same(
     unshare: list[str], tmp_path: Path
 ) -> None:

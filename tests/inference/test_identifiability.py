@@ -147,6 +147,7 @@ def blobs() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.nn.functional.one_hot(label, 5).float() * 3 + 0.3 * torch.randn(300, 5), label
 
 
+@pytest.mark.thorough
 @pytest.mark.slow(2)
 @pytest.mark.parametrize("num_components", [5, 9])
 def test_two_equal_components_part_with_the_callback_and_never_without(num_components: int) -> None:

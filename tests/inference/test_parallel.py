@@ -28,7 +28,7 @@ from inference.distributed import DataParallel
 from inference.training import data_source
 from inference.training.data_source import LoaderSource, data_source_for
 from ppl_models.given.observed import Observed
-from tests.catalog import BUILDERS, given, mlvae, mlvae_similar_contents, two_facets
+from tests.catalog import EACH, given, mlvae, mlvae_similar_contents, two_facets
 
 pytestmark = pytest.mark.slow(15)
 
@@ -76,7 +76,7 @@ def gradients(
 
 
 # What is said of similar contents is said of pairs of groups, which parts of a batch tear apart.
-SUMS = [build for build in BUILDERS if build is not mlvae_similar_contents]
+SUMS = [build for build in EACH if build is not mlvae_similar_contents]
 
 
 @pytest.mark.parametrize("size", [3, 13])

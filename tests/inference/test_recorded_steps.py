@@ -22,7 +22,7 @@ from inference.training.compiled import Recorder, RecordingWarning
 from inference.training.recording import agree, record, replay
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder, Normal
 from ppl_models.networks import dense
-from tests.catalog import BUILDERS, OBJECTIVES, PAIRS, given, mlvae, network_relaxed, two_facets
+from tests.catalog import EACH, OBJECTIVES, PAIRS, given, mlvae, network_relaxed, two_facets
 from tests.test_contract import data
 
 # Objectives that read values back to the host cannot be recorded; the others with one guide each.
@@ -80,7 +80,7 @@ def recorders(monkeypatch: pytest.MonkeyPatch) -> list[Recorder]:
     return made
 
 
-@pytest.mark.parametrize("build", BUILDERS, ids=lambda build: build.__name__)
+@pytest.mark.parametrize("build", EACH, ids=lambda build: build.__name__)
 def test_a_replayed_run_ends_as_one_through_pyro(
     build: Callable[[], FacetGuide], recorders: list[Recorder]
 ) -> None:
@@ -171,6 +171,7 @@ ABSENT: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("what", ABSENT)
 def test_a_fit_ends_the_same_without(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """600 steps, by default and without a warning, whatever recorded steps rest on is gone."""
@@ -336,6 +337,7 @@ def test_updates_are_recorded_for_fused_adam_alone(monkeypatch: pytest.MonkeyPat
     assert CountsSteps.taken == 12
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("guard", [Guard(), Guard("skip", max_norm=0.5), Guard("halve")], ids=str)
 def test_recorded_updates_are_the_optimizers_own(guard: Guard) -> None:
     """From the same gradients bit for bit, whatever a callback does to rate and moments' decay."""

@@ -510,6 +510,7 @@ def test_full_covariances_start_in_common_where_bic_prefers_that() -> None:
     assert kinds == ["tied", "full"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("network", "likelihood"),
     [(MLPLadder((30, 40)), Normal(0.3)), (SharedMLP((30, 40)), Bernoulli())],

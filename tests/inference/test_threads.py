@@ -122,6 +122,7 @@ def test_estimators_are_fitted_by_jobs_in_threads(build: Callable[[int], BaseEst
         assert jobs(delayed(predicted)(seed) for seed in range(3)) == alone
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("build", [small_clustering, small_classifier])
 def test_a_grid_search_in_threads_finds_what_it_finds_alone(
     build: Callable[[int], BaseEstimator],

@@ -22,7 +22,7 @@ from inference.training.steps import VmappedStep
 from ppl_models import MFCVAE, MLP, GaussianMixture, MLPLadder, Normal, VaDE, VampPrior
 from ppl_models.given.observed import Observed
 from tests.catalog import (
-    BUILDERS,
+    EACH,
     GAMMA_DRAWS,
     KINDS,
     convolutional,
@@ -54,7 +54,7 @@ def parameters(runner: SVIRunner) -> dict[str, torch.Tensor]:
 
 
 # Batches of groups differ in size.
-TOGETHER = [build for build in BUILDERS if "mlvae" not in build.__name__]
+TOGETHER = [build for build in EACH if "mlvae" not in build.__name__]
 ALONE = [two_facets, convolutional, network_scored_average_two_draws, *GAMMA_DRAWS]
 
 
@@ -144,6 +144,7 @@ class AsTheyLie(Rows):
         return torch.arange(len(data))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "build", [b for b in KINDS if b in TOGETHER and b not in GAMMA_DRAWS], ids=lambda f: f.__name__
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,7 @@ from ppl_models import GaussianMixture, Normal, SharedMLP, VaDE
 from ppl_models.given.observed import Observed
 
 aten = torch.ops.aten
-# With gaps, groups, labels and dropout; FACETVAE_EVERY_MODEL=1 takes all models.
+# With gaps, groups, labels and dropout.
 SOME = [catalog.columns, catalog.mlvae, catalog.cvae]
 # What XLA cannot have, or takes slower.
 REFUSED = {
@@ -60,7 +59,7 @@ def test_a_run_ends_as_one_through_pyro(build: Callable[[], FacetGuide]) -> None
     assert_same(trained(build, None, None), trained(build, None, "xla"))
 
 
-@pytest.mark.skipif("FACETVAE_EVERY_MODEL" not in os.environ, reason="takes two minutes")
+@pytest.mark.thorough
 @pytest.mark.parametrize("build", catalog.BUILDERS, ids=lambda build: build.__name__)
 def test_every_model(build: Callable[[], FacetGuide]) -> None:
     """Those that XLA cannot have are replayed, with a word."""
@@ -98,6 +97,7 @@ def test_how_many_steps_a_call_takes_changes_nothing(monkeypatch: pytest.MonkeyP
     assert len(LOOPS) == loops
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("error::inference.training.compiled.RecordingWarning")
 @pytest.mark.parametrize("large", [0, 20, 10**9])
 def test_parameters_share_a_vector_or_stay_alone(
@@ -393,6 +393,7 @@ def results(found: Any) -> list[Any]:
     return [each for each in several if each is not None]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("op", "args", "options"), EACH, ids=lambda each: str(each)[:40])
 def test_an_operation(op: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
     """Values and derivatives, in double precision."""

@@ -11,8 +11,7 @@ import scipy.io
 from PIL import Image
 from sklearn.linear_model import RidgeClassifier
 
-from examples.common import some_rows
-from facetvae.datasets import Dataset, digits
+from facetvae.datasets import Dataset, digits, some_rows
 from lab.protocols import shapes
 from lab.protocols.datasets import colored, load, shapes3d, torchvision_datasets
 

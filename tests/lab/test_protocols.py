@@ -25,8 +25,7 @@ import torch
 from sklearn.neural_network import MLPClassifier
 from torch import nn
 
-from examples.common import some_rows
-from facetvae.datasets import Dataset, digits
+from facetvae.datasets import Dataset, digits, some_rows
 from guides import MarginalGuide, VaDEGuide
 from inference import SVIRunner, elbo
 from inference.metrics import cluster_accuracy

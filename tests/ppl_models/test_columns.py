@@ -282,6 +282,7 @@ def test_gaps_are_filled_within_the_likelihood() -> None:
         Incomplete(LogNormal(), 0.0)
 
 
+@pytest.mark.thorough
 def test_an_autoencoder_starts_in_the_units_of_the_data() -> None:
     """The same data with and without a place and a unit: the same errors in the data's units."""
     rows = np.random.default_rng(0).normal(size=(200, 1)) * np.ones(4)

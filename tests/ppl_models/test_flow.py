@@ -74,6 +74,7 @@ def test_it_runs_backwards() -> None:
     assert (guide.predict(drawn)["cluster"] == 2).mean() > 0.5
 
 
+@pytest.mark.thorough
 @pytest.mark.slow(5)
 def test_it_learns_a_bent_density_by_maximum_likelihood() -> None:
     """A banana; the entropy of the truth is what no density beats."""

@@ -395,6 +395,7 @@ def test_groups_do_not_matter_to_the_elbo_where_contents_are_untied() -> None:
     assert abs(grouped[0] - one_each[0]) < 5 * math.hypot(grouped[1], one_each[1])
 
 
+@pytest.mark.thorough
 @pytest.mark.slow(3)
 def test_tables_are_fitted_and_inferred_for_new_data(tmp_path: Path) -> None:
     """Two contents, -2 and 2 in each pixel, and noise; the fitted model places new rows."""
@@ -428,6 +429,7 @@ def test_tables_are_fitted_and_inferred_for_new_data(tmp_path: Path) -> None:
     np.testing.assert_allclose(few["style"], guide.embed(x, group=group)["style"][5:8])
 
 
+@pytest.mark.thorough
 @pytest.mark.slow(2)
 def test_an_encoder_learns_from_what_the_model_draws() -> None:
     """SVI-Encode: reconstructions of the model's own draws come near."""

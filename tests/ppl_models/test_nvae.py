@@ -276,6 +276,7 @@ def blobs(n: int = 600, seed: int = 0) -> tuple[Tensor, Tensor]:
     return x + 0.1 * torch.randn(n, 5, generator=generator), label
 
 
+@pytest.mark.thorough
 @pytest.mark.slow(2)
 @pytest.mark.parametrize("concentration", [None, 1.0])
 def test_it_parts_what_one_class_has_from_what_both_share(concentration: float | None) -> None:

@@ -169,6 +169,7 @@ def test_incomplete_data_through_the_whole_run() -> None:
     assert np.isfinite(elbo(model, guide, x, 2)[0])
 
 
+@pytest.mark.thorough
 def test_components_are_matched_to_the_labels() -> None:
     """Class k becomes component k: by chance it does in one of two runs, so both orders of the
     labels are asked for.
@@ -237,6 +238,7 @@ def test_every_row_with_a_label_has_its_part_in_a_fit() -> None:
     assert sorted(known["cluster"][known["cluster"] >= 0]) == [0, 1]
 
 
+@pytest.mark.thorough
 def test_runs_side_by_side_take_labels() -> None:
     """Without a start, each run's components are the classes, in their order."""
     x = torch.where(holed().isnan(), 0.0, holed())

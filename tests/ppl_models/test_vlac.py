@@ -18,6 +18,7 @@ def groups(n: int = 400) -> torch.Tensor:
     return grays + 0.5 * torch.rand(n, 1, 8, 8) * torch.randint(2, (n, 1, 1, 1))
 
 
+@pytest.mark.thorough
 @pytest.mark.slow(5)
 def test_clusters_are_taught_as_they_will_be_trained() -> None:
     """After a warm start the network knows the mixture's clusters, in either mode."""

@@ -121,6 +121,7 @@ def test_pyros_estimators_of_a_vae_are_unbiased(kind: type[ELBO]) -> None:
     assert not unbiased(vae.model, vae.guide, elbo, BITS).biased
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", [Trace_ELBO, TraceGraph_ELBO])
 def test_pyros_score_function_estimators_are_unbiased(kind: type[ELBO]) -> None:
     """Detects 0.2 nats of 13 and a fifth of the gradient."""
@@ -186,6 +187,7 @@ def test_pyros_importance_weighted_estimator_is_unbiased() -> None:
     test(reference=reference, bias=0.3 * COPIES, gradient_bias=0.4)
 
 
+@pytest.mark.thorough
 def test_a_long_run_of_another_estimator_is_a_reference() -> None:
     """Detects 0.1 nats of 9 and two fifths of the gradient, the reference's error included."""
     vae, known = TinyVAE(), Trace_ELBO(**AVERAGED)

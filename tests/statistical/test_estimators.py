@@ -276,6 +276,7 @@ def has_it(fault: Callable, prior: str, guide: str) -> bool:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("prior", "guide", "fault"),
     [(p, g, f) for (p, g), f in itertools.product(TRIPLES, FAULTS) if has_it(f, p, g)],
