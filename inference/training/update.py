@@ -162,33 +162,25 @@ class Update:
                 return program
         return function
 
-    def function(
-        self, has: tuple[bool, ...], vectors: int | None = None
-    ) -> Callable[..., Sequence[Tensor]]:
+    def function(self, has: tuple[bool, ...]) -> Callable[..., Sequence[Tensor]]:
         """The update as a function that changes its tensors: objective, step, the tracker's state,
         buffers, these before the step, rate, gradients, and what :meth:`state_of` gives.
-
-        :param vectors: how many tensors hold the gradients, and as many the parameters and either
-            moments, if several share one; their norms are then given before them, and all have
-            learned for as many steps.
         """
         assert self.options is not None
         options: dict[str, Any] = dict(self.options)
         beside = 2 + len(self.tracker.state) + 2 * len(self.changing)
-        P = sum(has) if vectors is None else vectors
+        P = sum(has)
 
         def update(*tensors: Tensor) -> list[Tensor]:
             rate, *given = tensors[beside:]
-            norms = _norms(*given[:P]) if vectors is None else given.pop(0)
             gradients, counts, rest = given[:P], given[P], given[P + 1 :]
             parameters, first, second = (rest[i * P : (i + 1) * P] for i in range(3))
             with torch.no_grad():
-                kept, skipping = self._looked(norms, has, gradients, *tensors[:beside])
+                kept, skipping = self._looked(_norms(*gradients), has, gradients, *tensors[:beside])
                 skipped = skipping.to(torch.float32)
                 counts += 1
-                of_each = counts if vectors is None else counts[:1].expand(vectors)
                 torch._fused_adam_(
-                    parameters, gradients, first, second, [], list(of_each.unbind()),
+                    parameters, gradients, first, second, [], list(counts.unbind()),
                     lr=rate, amsgrad=False, maximize=False, found_inf=skipped, **options,
                 )  # fmt: skip
                 counts -= skipped

@@ -19,7 +19,6 @@ from inference.training.compiled import Gradient, warn_of_refusal
 from inference.training.data_source import InMemorySource
 from inference.training.recording import TensorFunction, agree, record, shortened, with_gradient
 from inference.training.steps import SingleRunStep
-from inference.training.vectors import Vectors
 from inference.training.xla_program import Layout, StepsProgram
 from ppl_models.given.observed import Observed
 
@@ -132,13 +131,10 @@ class XLAStep(SingleRunStep):
         layout = Layout(has, recorder.learning, learning, len(places), changing, guard)
         state = self._state(has, step, total)
         updated = update.function(has)
-        as_vectors = _as_vectors(state, layout)
-        vector, (_, large) = as_vectors.vector(gradients[0]), as_vectors.apart(gradients)
-        given = [gradients[0].new_zeros(len(gradients)), vector, *large]
-        like = layout.update_inputs(state, state, loss, given, given[1:] * 3)
-        few = update.function(has, len(given) - 1)
-        recorded = shortened(objective, recorder.learning, examples), record(few, like)
-        program = StepsProgram(*recorded, as_vectors, layout, state, inputs, self._at_once(batch))
+        trained = [state[i] for i in layout.trained]
+        like = layout.update_inputs(state, state, loss, gradients, trained)
+        recorded = shortened(objective, recorder.learning, examples), record(updated, like)
+        program = StepsProgram(*recorded, layout, state, inputs, self._at_once(batch))
         by_operations = one_step(gradient, updated, layout)
         if not agree(_moved(by_operations, layout), _moved(program.one, layout), [*state, *inputs]):
             raise ValueError("XLA's results differ from those of the steps themselves")
@@ -153,19 +149,6 @@ class XLAStep(SingleRunStep):
         counts, *rest = moments
         held = [*recorder.tensors, *update.tracker.state, counts, *rest[sum(has) :]]
         return [each.detach() for each in (*held, update.rate_now(), total, step)]
-
-
-def _as_vectors(state: Sequence[Tensor], layout: Layout) -> Vectors:
-    """Of the parameters that learn.
-
-    :raises ValueError: if they cannot be in one vector.
-    """
-    parameters = [state[i] for i in layout.learning]
-    if len({each.dtype for each in parameters}) > 1:
-        raise ValueError("parameters of several types")
-    if len(set(state[layout.counts].tolist())) > 1:
-        raise ValueError("parameters that have learned for different numbers of steps")
-    return Vectors([each.shape for each in parameters])
 
 
 def one_step(gradient: TensorFunction, update: TensorFunction, layout: Layout) -> TensorFunction:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from itertools import accumulate
 from math import prod
 from typing import Any
 
@@ -29,7 +28,6 @@ from torch.fx import Graph, GraphModule, Node
 from inference.training.lowering import Lowered, NotLoweredError, lower, written
 from inference.training.recording import replay
 from inference.training.simplify import attribute, is_random
-from inference.training.vectors import ROW, Vectors
 
 aten = torch.ops.aten
 # Of these arguments the shape alone matters.
@@ -43,8 +41,8 @@ Loop = Callable[..., Sequence[Any]]
 Places = Sequence[Any] | Mapping[int, Any]
 #: Arrays, by their place in the state.
 State = dict[int, Any]
-#: One step: from the vectors of what is trained, the other state, a batch and its draws to both.
-Step = Callable[[list[Any], State, list[Any], list[Any]], Any]
+#: One step: from the state, a batch and its draws to the state.
+Step = Callable[[State, list[Any], list[Any]], State]
 LOOPS: OrderedDict[Hashable, Loop] = OrderedDict()
 
 
@@ -117,7 +115,7 @@ class Layout:
 
         :param before: the state before the step.
         :param now: the state, in which the objective may have changed buffers.
-        :param gradients: of the parameters that have one; as vectors, with their norms before them.
+        :param gradients: of the parameters that have one.
         :param trained: these parameters and their moments.
         """
         return [
@@ -135,13 +133,8 @@ class Layout:
 class StepsProgram:
     """Takes steps on several batches of one shape by one call.
 
-    In the update small parameters are one vector, as are their gradients and their moments, so that
-    it is a few operations, whatever their number.
-
     :param objective: recorded; of the parameters and buffers, the step's number, and a batch.
-    :param update: recorded, of vectors; see :meth:`Update.function
-        <inference.training.update.Update>`.
-    :param as_vectors: how parameters are vectors.
+    :param update: recorded; see :meth:`Update.function <inference.training.update.Update>`.
     :param layout: of the state.
     :param state: tensors like those of a call.
     :param batch: tensors like those of a batch.
@@ -153,21 +146,18 @@ class StepsProgram:
         self,
         objective: GraphModule,
         update: GraphModule,
-        as_vectors: Vectors,
         layout: Layout,
         state: Sequence[Tensor],
         batch: Sequence[Tensor],
         room: int,
     ) -> None:
-        self.layout, self.room, self.as_vectors = layout, room, as_vectors
+        self.layout, self.room = layout, room
         random = [node for node in objective.graph.nodes if is_random(node)]
         self.draws = replay(_draws(objective, random, len(batch)))
         self.columns: list[Tensor] = []
-        self.vectors = [as_vectors.vector(state[layout.learning[0]]) for _ in range(3)]
-        self.views = [view for each in self.vectors for view in as_vectors.views(each)]
         ends = {layout.counts, layout.total, layout.number}
-        moving = {*layout.before, *ends, *written(objective)} - {*layout.trained}
-        still = set(range(len(state))) - moving - {*layout.trained}
+        moving = {*layout.trained, *layout.before, *ends, *written(objective)}
+        still = set(range(len(state))) - moving
         self.moving, self.still = (
             Packing([state[i] for i in sorted(of)], sorted(of)) for of in (moving, still)
         )
@@ -175,9 +165,7 @@ class StepsProgram:
 
         def build() -> Loop:
             with _jax():  # constants keep their types
-                step = _step(
-                    lower(objective, set(random)), lower(update, set()), as_vectors, layout
-                )
+                step = _step(lower(objective, set(random)), lower(update, set()), layout)
             return jax.jit(_loop(step, self.moving, self.still, len(batch)))
 
         self.loop = _kept(key, build)
@@ -188,23 +176,11 @@ class StepsProgram:
         :param batches: the tensors of each, ``room`` at most.
         """
         rows = [[*batch, *self.draws(*batch)] for batch in batches]
-        small, trained = self._trained(state)
-        _copy(self.views, small)
-        given = trained, self.moving.flatten(state), self.still.flatten(state), self._stacked(rows)
+        given = self.moving.flatten(state), self.still.flatten(state), self._stacked(rows)
         with _jax():
             arrays = [[_array(each) for each in of] for of in given]
-            moved, packed = jax.block_until_ready(self.loop(*arrays, len(rows)))
-            _copy(trained, [torch.from_dlpack(each) for each in moved])
-            _copy(small, self.views)
+            packed = jax.block_until_ready(self.loop(*arrays, len(rows)))
             self.moving.unflatten([torch.from_dlpack(each) for each in packed], state)
-
-    def _trained(self, state: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """Small parameters and their moments; and their vectors, each with the large ones."""
-        places, P = self.layout.trained, len(self.layout.learning)
-        each = [[state[i] for i in places[n * P : (n + 1) * P]] for n in range(3)]
-        apart = zip(self.vectors, map(self.as_vectors.apart, each), strict=True)
-        parts = [(small, [vector, *large]) for vector, (small, large) in apart]
-        return [x for small, _ in parts for x in small], [x for _, few in parts for x in few]
 
     def one(self, *tensors: Tensor) -> Sequence[Tensor]:
         """A step as a function that changes a state; it is given a batch as well."""
@@ -234,29 +210,25 @@ def _kept(key: Hashable, build: Callable[[], Loop]) -> Loop:
 def _loop(step: Step, moving: Packing, still: Packing, inputs: int) -> Loop:
     """:param inputs: number of the columns that are batches'; the others are draws."""
 
-    def loop(trained: Any, packed: Any, constant: Any, columns: Any, steps: Any) -> Any:
+    def loop(packed: Any, constant: Any, columns: Any, steps: Any) -> Any:
         fixed = dict(zip(still.places, still.unpack(constant), strict=True))
 
-        def body(i: Any, carry: Any) -> Any:
-            trained, values = carry
+        def body(i: Any, values: Any) -> Any:
             state = fixed | dict(zip(moving.places, values, strict=True))
             row = [lax.dynamic_index_in_dim(each, i, keepdims=False) for each in columns]
             with jax.disable_jit():  # of JAX's own functions, which tracing spends time on
-                trained, new = step(trained, state, row[:inputs], row[inputs:])
-            return trained, [new[k] for k in moving.places]
+                new = step(state, row[:inputs], row[inputs:])
+            return [new[k] for k in moving.places]
 
-        trained, values = lax.fori_loop(0, steps, body, (trained, moving.unpack(packed)))
-        return trained, moving.pack(values)
+        return moving.pack(lax.fori_loop(0, steps, body, moving.unpack(packed)))
 
     return loop
 
 
-def _step(objective: Lowered, update: Lowered, as_vectors: Vectors, layout: Layout) -> Step:
+def _step(objective: Lowered, update: Lowered, layout: Layout) -> Step:
     L, held = layout.learners, layout.held
 
-    def step(trained: list[Any], state: State, batch: list[Any], drawn: list[Any]) -> Any:
-        state = state | dict(zip(layout.learning, _tensors(as_vectors, trained), strict=True))
-
+    def step(state: State, batch: list[Any], drawn: list[Any]) -> State:
         def value(learning: list[Any]) -> Any:
             given = [*learning, *(state[i] for i in (*range(L, held), layout.number)), *batch]
             result, changed = objective(given, drawn)
@@ -265,43 +237,20 @@ def _step(objective: Lowered, update: Lowered, as_vectors: Vectors, layout: Layo
         learning = [state[i] for i in range(L)]
         (loss, held_now), gradients = jax.value_and_grad(value, has_aux=True)(learning)
         new = state | dict(enumerate(held_now))
-        norms, given = _gathered(as_vectors, [gradients[i] for i in layout.learning])
-        inputs = layout.update_inputs(state, new, loss, [norms, *given], trained)
-        (kept,), changed = update(inputs, [])
+        given = [gradients[i] for i in layout.learning]
+        trained = [state[i] for i in layout.trained]
+        (kept,), changed = update(layout.update_inputs(state, new, loss, given, trained), [])
         new |= dict(zip(layout.before, changed[2:], strict=False))
-        new[layout.counts], *trained = changed[-1 - len(trained) :]
+        ends = layout.counts, *layout.trained
+        new |= dict(zip(ends, changed[-len(ends) :], strict=True))
         new[layout.total] += kept
         new[layout.number] += 1
-        return trained, new
+        return new
 
     return step
 
 
 # Tensors between PyTorch and JAX.
-
-
-def _tensors(as_vectors: Vectors, few: Sequence[Any]) -> list[Any]:
-    """All tensors, of a vector and the large ones, which may be followed by others."""
-    vector, *large = few[: 1 + len(as_vectors.large)]
-    starts = accumulate(as_vectors.ends, initial=0)
-    small = [
-        vector[start : start + size].reshape(as_vectors.shapes[i])
-        for start, size, i in zip(starts, as_vectors.sizes, as_vectors.small, strict=False)
-    ]
-    return [[*small, *large][i] for i in as_vectors.order]
-
-
-def _gathered(as_vectors: Vectors, tensors: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """Norms of all, of which one that is not finite leaves the others; vector and large ones."""
-    small, large = as_vectors.apart(tensors)
-    kind, parts = tensors[0].dtype, []
-    for each, size, end in zip(small, as_vectors.sizes, as_vectors.ends, strict=True):
-        parts += [each.reshape(-1), jnp.zeros(end - size, kind)]
-    vector = jnp.concatenate([*parts, jnp.zeros(0, kind)])
-    rows = jnp.append(jnp.square(vector).reshape(-1, ROW).sum(-1), 0)
-    # Not by a mask, with which XLA would sum each row as often as there are tensors.
-    squares = [rows[as_vectors.rows].sum(-1), *(jnp.square(each).sum()[None] for each in large)]
-    return jnp.sqrt(jnp.concatenate(squares))[as_vectors.order], [vector, *large]
 
 
 class Packing:
@@ -347,11 +296,6 @@ class Packing:
             ends[kind] += prod(shape)
             values.append(vectors[kind][start : ends[kind]].reshape(shape))
         return values
-
-
-def _copy(to: Sequence[Tensor], of: Sequence[Tensor]) -> None:
-    if to:
-        torch._foreach_copy_(list(to), list(of))
 
 
 def _array(tensor: Tensor) -> Any:

@@ -206,6 +206,7 @@ def test_a_grid_of_clusters() -> None:
     assert grid_of(hierarchy, 0) is None, "rows alone are no grid"
 
 
+@pytest.mark.thorough
 def test_random_clusters_are_a_grid_as_seldom_as_said() -> None:
     """In 1 of 100, of 6 clusters in 3 dimensions; 5 or more of 100 are so with 0.4 %. A level of
     0.1 would show with 98 %.

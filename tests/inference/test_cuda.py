@@ -81,6 +81,7 @@ def test_three_steps_are_plain_and_so_are_smaller_batches() -> None:
     assert RECORDED == [3]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("stand_in")
 @pytest.mark.parametrize(
     "build", [b for b in KINDS if "mlvae" not in b.__name__], ids=lambda f: f.__name__

@@ -34,8 +34,7 @@ import jax.numpy as jnp
 from inference.training import xla
 from inference.training.lowering import OPERATIONS
 from inference.training.steps import SingleRunStep
-from inference.training.vectors import Vectors
-from inference.training.xla_program import LOOPS, _gathered, _tensors
+from inference.training.xla_program import LOOPS
 from ppl_models import GaussianMixture, Normal, SharedMLP, VaDE
 from ppl_models.given.observed import Observed
 
@@ -97,38 +96,10 @@ def test_how_many_steps_a_call_takes_changes_nothing(monkeypatch: pytest.MonkeyP
     assert len(LOOPS) == loops
 
 
-@pytest.mark.thorough
 @pytest.mark.filterwarnings("error::inference.training.compiled.RecordingWarning")
-@pytest.mark.parametrize("large", [0, 20, 10**9])
-def test_parameters_share_a_vector_or_stay_alone(
-    monkeypatch: pytest.MonkeyPatch, large: int
-) -> None:
-    """With a guard that clips by the norm of all, and notes each one's."""
-    monkeypatch.setattr("inference.training.vectors.LARGE", large)
-    one, other = (
-        tiny(mode, guard=Guard("skip", max_norm=0.5)).fit(X, 4, **SIZES) for mode in (None, "xla")
-    )
-    assert_same(one, other)
-
-
-def test_norms_of_parameters_that_share_a_vector() -> None:
-    """One that is not finite leaves the others."""
-    shapes = [(3, 7), (200, 100), (), (40,), (16,), (128, 128)]
-    gradients = [torch.randn(shape) for shape in shapes]
-    gradients[3][5] = torch.inf
-    as_vectors = Vectors(shapes)
-    assert as_vectors.large == [1, 5]
-    with jax.enable_x64(True):
-        norms, few = _gathered(as_vectors, [jnp.asarray(each.numpy()) for each in gradients])
-        back = _tensors(as_vectors, few)
-    expected = torch.stack([each.norm() for each in gradients])
-    assert torch.allclose(
-        torch.from_numpy(np.array(norms)), expected, rtol=1e-4
-    )  # single precision
-    for one, other in zip(gradients, back, strict=True):
-        assert np.array_equal(one.numpy(), np.asarray(other))
-    views = as_vectors.views(torch.from_numpy(np.array(few[0])))
-    assert all(map(torch.equal, views, as_vectors.apart(gradients)[0]))
+def test_a_guard_clips_by_the_norm_of_all() -> None:
+    guard = Guard("skip", max_norm=0.5)
+    assert_same(*(tiny(mode, guard=guard).fit(X, 4, **SIZES) for mode in (None, "xla")))
 
 
 def cut_turns(monkeypatch: pytest.MonkeyPatch, room: int) -> list[int]:

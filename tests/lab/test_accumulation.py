@@ -50,6 +50,7 @@ def data() -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate([label[:, None], rng.normal(size=(240, 5))], 1).astype(np.float32), label
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("baseline", [False, True])
 def test_content_tells_more_with_more_images_and_style_tells_nothing(baseline: bool) -> None:
     network = MLP((4,))

@@ -241,6 +241,7 @@ def test_numpyro_has_the_same_objective(name: str, draws: int) -> None:
     assert np.isfinite(float(step.loss))
 
 
+@pytest.mark.thorough
 def test_a_card_is_compared_with_the_cpu_on_the_same_noise(tmp_path: Path) -> None:
     """Here the CPU is the card: what it has not is a sentence, and the rest is measured."""
     on_a_card.main("cpu", str(tmp_path / "card.json"), SMALL, ["MLVAE"])
@@ -469,6 +470,7 @@ def test_accuracy_is_followed_with_neighbors_and_without(
     assert scores["graph"] > 0.7
 
 
+@pytest.mark.thorough
 def test_what_neighbors_do_to_a_grouping_that_they_do_not_share(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -482,6 +484,7 @@ def test_what_neighbors_do_to_a_grouping_that_they_do_not_share(
     assert found["other"]["weak_strength"] < 0.5 < found["other"]["strong_strength"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", ["diagonal", "iwae"])
 def test_runs_that_begin_with_the_truth_begin_there_and_go_on(way: str, tmp_path: Path) -> None:
     out = tmp_path / "truth.jsonl"
@@ -562,6 +565,7 @@ def test_ivaes_differ_in_the_prior_and_in_what_the_encoder_reads() -> None:
         assert loc.requires_grad != ("mean 0" in name)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow(10)
 def test_few_labels_are_measured_once_and_their_weight_is_chosen_without_test_images(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
