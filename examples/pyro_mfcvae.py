@@ -38,8 +38,7 @@ def main(args: argparse.Namespace) -> None:
     facets = {"style": StandardNormal(5), "digit": GaussianMixture(25, 5)}
     model = MFCVAE((64,), facets, Normal(0.15), MLPLadder((200, 200)))
     guide = VaDEGuide(model, label_weight=30).to(args.device)
-    elbo = TraceEnum_ELBO(max_plate_nesting=1)
-    svi = SVI(model, guide, Adam({"lr": args.learning_rate}), elbo)
+    svi = SVI(model, guide, Adam({"lr": args.learning_rate}), TraceEnum_ELBO(max_plate_nesting=1))
 
     steps, fifth = -(-len(x) // args.batch_size), max(args.num_epochs // 5, 1)
     fade_in = ProgressiveFadeIn((fifth, args.num_epochs), min(1000, args.num_epochs * steps))
