@@ -348,6 +348,7 @@ def test_new_data_are_answered_or_refused(name: str, x: Any, source: st.DataObje
     check_answers(fitted()[name], x, y)
 
 
+@pytest.mark.thorough
 @few
 @given(estimators(), st.one_of(usual(), usual(), data), st.data())
 def test_fits_are_answered_or_refused(estimator: Any, x: Any, source: st.DataObject) -> None:

@@ -84,6 +84,7 @@ def test_groups_are_parted_at_random_into_equal_parts() -> None:
     assert (np.diff(part[label == 7]) != 0).sum() > 6, "they are not blocks of rows"
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:Stochastic Optimizer")  # a classifier of a hundred rows
 def test_posteriors_that_are_fitted_to_images_tell_the_label_by_their_content() -> None:
     """A decoder x = (2 content, style), four contents 1.5 apart and noise of 0.3: an image tells

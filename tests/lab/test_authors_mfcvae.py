@@ -48,6 +48,7 @@ def test_a_folder_without_their_model_is_refused(mnist_root: Path, tmp_path: Pat
         authors_mfcvae.main([str(tmp_path), *flags])
 
 
+@pytest.mark.thorough
 def test_a_run_is_scored_and_goes_on_after_a_stop(mnist_root: Path, tmp_path: Path) -> None:
     (tmp_path / "mfcvae.py").write_text(STUB)
 

@@ -322,6 +322,7 @@ def knows_first(data: rivals.Data, seed: int) -> np.ndarray:
     return np.stack([first, np.zeros_like(first)], 1)
 
 
+@pytest.mark.thorough
 def test_one_method_is_ahead_of_another_beyond_chance(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two facets one has wrong labels. The standard error of a difference is its deviation over
     tables drawn anew, of which 20 tell it to a sixth.
