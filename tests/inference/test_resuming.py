@@ -600,7 +600,7 @@ def test_signals(number: signal.Signals, tmp_path: Path) -> None:
     process = fork.Process(target=program, args=(folder, epochs))
     process.start()
     assert process.pid is not None
-    while not list(folder.glob("step-*")):
+    while not list(folder.glob("step-*/digests.json")):  # which is written last
         time.sleep(0.005)
     os.kill(process.pid, number)
     process.join(timeout=120)
