@@ -108,6 +108,7 @@ def test_predictions_do_not_wait_until_a_fit_ends_and_do_not_change_it() -> None
         assert all((answer[name] == expected[name]).all() for name in expected)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("build", [small_clustering, small_classifier])
 def test_estimators_are_fitted_by_jobs_in_threads(build: Callable[[int], BaseEstimator]) -> None:
     table = np.random.default_rng(0).normal(size=(60, 4))

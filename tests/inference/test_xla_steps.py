@@ -148,6 +148,7 @@ def test_a_run_resumes_bit_for_bit_within_a_pass(tmp_path: Path) -> None:
         assert torch.equal(a, b), name
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("error::inference.training.compiled.RecordingWarning")
 def test_a_guard_sees_the_steps_of_a_call() -> None:
     """Entries that overflow in the objective are skipped, counted and learned nothing from; or the
@@ -174,6 +175,7 @@ def test_a_guard_sees_the_steps_of_a_call() -> None:
     assert_same_weights(one, other)
 
 
+@pytest.mark.thorough
 def test_what_a_callback_changes() -> None:
     """A rate, moments' decay, and a parameter that no longer learns."""
 
