@@ -109,18 +109,6 @@ def test_schedules_give_the_papers_weights() -> None:
     torch.testing.assert_close(gates, torch.ones(2))
 
 
-def test_weights_are_at_their_end_when_a_run_ends_with_its_schedule() -> None:
-    guide = small()
-    runner = SVIRunner(guide.model, guide, schedule=WarmUp(4))
-    runner.fit(torch.rand(40, 6), 2, 20, progress=False)
-    x = torch.rand(40, 6)
-    losses = []
-    for weights in (None, torch.ones(2, 2)):
-        torch.manual_seed(0)
-        losses.append(runner.loss(x, kl_weights=weights).item())
-    assert losses[0] == losses[1]
-
-
 def test_a_rate_that_is_set_is_that_of_the_next_steps() -> None:
     def run(given: float, later: float | None = None) -> SVIRunner:
         torch.manual_seed(0)
