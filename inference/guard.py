@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from ppl_models.configurable import Options
@@ -48,7 +47,9 @@ class Guard(Options):
         """
         return ~(loss.isfinite() & norms.isfinite().all())
 
-    def clip(self, gradients: Sequence[Tensor], norms: Tensor) -> None:
-        """Scale the whole gradient down to ``max_norm``, in place."""
-        if self.max_norm is not None:
-            torch._foreach_mul_(list(gradients), (self.max_norm / norms.norm()).clamp(max=1.0))
+    def limited(self, gradients: Sequence[Tensor], norms: Tensor) -> Sequence[Tensor]:
+        """The whole gradient, scaled down to ``max_norm``."""
+        if self.max_norm is None:
+            return gradients
+        factor = (self.max_norm / norms.norm()).clamp(max=1.0)
+        return [gradient * factor for gradient in gradients]

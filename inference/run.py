@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from inspect import Parameter, signature
 from typing import Any
 
@@ -47,25 +49,46 @@ PARTS: dict[str, tuple[type, str]] = {
 }
 
 
-class Run:
-    """The state of a run, which the training loop, guard, checkpoints and processes share.
+@dataclass
+class Progress:
+    """How far a run's call of ``fit`` is.
 
-    :param loss: the objective of a model and a guide.
-    :param lr: Adam's rate.
-    :param schedule: weights of the ELBO's terms over the steps; ``None`` for all at 1.
-    :param seed: of the shuffling and of every draw during training.
-    :param device: where to train; ``None`` for the model's device.
-    :param precision: of the networks, ``"float32"`` or ``"bf16"``.
-    :param guard: what to do at a step that is not finite; ``None`` for ``Guard()``.
-    :param optimizer: fused Adam by default; else a factory of one of torch's, or one of Pyro's,
-        which brings its own rates.
-    :param compile: how steps are computed, one of :data:`COMPILE`.
+    :ivar logged: the step of the last record.
+    :ivar epoch: complete passes in this call.
+    :ivar batches: batches taken in the current pass.
+    :ivar stopped: whether a callback ended the call before its last epoch.
+    :ivar faults_in_a_row: consecutive steps up to the last record that were not finite.
+    :ivar before: seconds that the call took before it was resumed.
+    """
+
+    logged: int
+    epoch: int = 0
+    batches: int = 0
+    stopped: bool = False
+    faults_in_a_row: int = 0
+    before: float = 0.0
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def seconds(self) -> float:
+        return self.before + time.monotonic() - self.started
+
+
+class Run:
+    """A run and all that changes while it is trained, which a checkpoint holds; the parameters are
+    those of :class:`~inference.SVIRunner`, with the objective of its model and guide as ``loss``.
+
     :raises ValueError: if an option is invalid, naming it.
 
     :ivar history: one record for each logging interval.
     :ivar epoch: passes over the data so far.
     :ivar step: optimizer steps so far, which the schedule depends on.
     :ivar should_stop: set by a callback to end training after its record.
+    :ivar progress: of the call of ``fit``.
+    :ivar counters: what each step changes beside parameters, buffers and the optimizer's state, by
+        name: the ``step``; the ``total`` of the objectives since the last record, the number of
+        steps since then that were not finite (``faults``), and the first of these (``first_fault``,
+        else -1) with each parameter's norm of the gradient at it (``fault_norms``).
     """
 
     def __init__(
@@ -95,8 +118,8 @@ class Run:
         self.history: list[dict[str, Any]] = []
         self.epoch = 0
         self.step = 0
-        self.should_stop = False
         self._in_use = False
+        self.begin()
         with seeded(self.seed, self.device):
             self._random_state = random_state(self.device)
 
@@ -118,6 +141,32 @@ class Run:
     @property
     def model(self) -> FacetModel:
         return self.loss.model
+
+    def begin(self) -> None:
+        """Begin a call of ``fit``, in which nothing is counted yet."""
+        self.should_stop, self.progress = False, Progress(self.step)
+        like, parameters = self.model.gates, sum(1 for _ in self.loss.parameters())
+        self.counters = {
+            "step": like.new_full((), self.step),
+            "total": like.new_zeros(()),
+            "faults": like.new_zeros(()),
+            "first_fault": like.new_full((), -1.0),
+            "fault_norms": like.new_zeros(parameters),
+        }
+
+    def count(self, steps: int) -> None:
+        """So many steps of the pass have been taken."""
+        self.step += steps
+        self.progress.batches += steps
+
+    def end_pass(self) -> None:
+        self.epoch += 1
+        self.progress.epoch, self.progress.batches = self.progress.epoch + 1, 0
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a fault ended the run, which takes no further steps."""
+        return self.guard.action == "stop" and bool(self.counters["faults"] > 0)
 
     @contextmanager
     def while_training(self) -> Iterator[None]:
@@ -180,7 +229,9 @@ class Run:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Parameters, optimizer, history and progress; the caller saves the random streams."""
+        """All that changes, but the random streams, which processes have each for themselves."""
+        progress = asdict(self.progress) | {"before": self.progress.seconds}
+        del progress["started"]
         return {
             "epoch": self.epoch,
             "step": self.step,
@@ -188,6 +239,8 @@ class Run:
             "history": self.history,
             "weights": self.loss.state_dict(),
             "optimizer": self.optimizer.state_dict(),
+            "progress": progress,
+            "counters": self.counters,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -206,8 +259,11 @@ class Run:
         ]
         self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
         self.loss.load_state_dict(state["weights"])
-        self.history, self.epoch, self.step = state["history"], state["epoch"], state["step"]
-        self.should_stop = state["should_stop"]
+        for name, counter in self.counters.items():
+            counter.copy_(state["counters"][name])
+        for name in ("history", "epoch", "step", "should_stop"):
+            setattr(self, name, state[name])
+        self.progress = Progress(**state["progress"])
 
 
 #: Called with a run and its new record.

@@ -38,11 +38,9 @@ from inference.run import (
 )
 from inference.schedules import Schedule
 from inference.training.batching import Batching
-from inference.training.cuda_graph import CUDAGraphStep
 from inference.training.data_source import data_source_for
 from inference.training.loop import DeadFacetWarning, train
 from inference.training.plan import FitPlan, check_callbacks
-from inference.training.steps import SingleRunStep
 from ppl_models.base import FacetModel
 from ppl_models.configurable import from_config, to_config
 from ppl_models.given.checks import check_path
@@ -202,23 +200,9 @@ class SVIRunner(Run):
         :raises ValueError: as :meth:`fit` does before training.
         """
         processes = SingleProcess() if fabric is None else DataParallel(fabric, self.device)
-        step_type, calls = self._step_type(fabric), [check_callbacks(callbacks)]
-        how = (batch_size, batches, processes)
+        calls, how = [check_callbacks(callbacks)], (batch_size, batches, processes)
         source = data_source_for(self.guide, self.device, x, given, *how)
-        return FitPlan(
-            [self], step_type, source, epochs, log_every, calls, progress, checkpoints, processes
-        )
-
-    def _step_type(self, fabric: Fabric | None) -> type[SingleRunStep]:
-        if self.compile != "cuda graph":
-            return SingleRunStep
-        if self.device.type != "cuda" or fabric is not None:
-            where = "several processes" if fabric is not None else f"the device is {self.device}"
-            raise ValueError(
-                "compile='cuda graph' is for one process on a CUDA device, but here "
-                f"{where}: leave it out"
-            )
-        return CUDAGraphStep
+        return FitPlan([self], source, epochs, log_every, calls, progress, checkpoints, processes)
 
     def save(self, folder: str | Path) -> Path:
         """Write ``config.json``, ``weights.safetensors`` and ``history.jsonl`` into ``folder``;

@@ -15,23 +15,18 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from inference.checkpoints.atomic_files import LOCK, check_folder, held
 from inference.checkpoints.saved_run import check_history
-from inference.checkpoints.training_state import (
-    TrainingProgress,
-    check_like,
-    is_unfinished,
-    read,
-    write,
-)
-from inference.distributed import SingleProcess
+from inference.checkpoints.training_state import check_like, is_unfinished, read, write
 from inference.randomness import random_state, set_random_state
-from inference.run import Run
 from ppl_models.given.checks import check_count, check_kind, check_path, check_positive
+
+if TYPE_CHECKING:
+    from inference.training.plan import FitPlan
 
 __all__ = [
     "CheckpointWarning",
@@ -131,46 +126,24 @@ class Checkpoints:
         return checkpoints_in(self.folder)
 
     @contextmanager
-    def writer(
-        self,
-        runs: Sequence[Run],
-        callbacks: Sequence[Sequence[Any]],
-        trackers: Sequence[Any],
-        at: TrainingProgress,
-        call: Mapping[str, Any],
-        processes: SingleProcess,
-    ) -> Iterator[CheckpointWriter]:
-        """The writer that the training loop tells of its progress; handles signals meanwhile.
-
-        :param trackers: of each run's steps that are not finite, with a ``state_dict``.
-        :param at: the call's progress.
-        :param call: what identifies this call of ``fit``, in JSON types.
-        """
-        told = json.loads(json.dumps(call))
+    def writer(self, plan: FitPlan) -> Iterator[CheckpointWriter]:
+        """The writer that the training loop tells of its progress; handles signals meanwhile."""
         with ExitStack() as stack:
-            processes.on_first(lambda: self._begin(stack))
-            writer = CheckpointWriter(self, runs, callbacks, trackers, at, told, processes)
+            plan.processes.on_first(lambda: self._begin(stack))
+            writer = CheckpointWriter(self, plan)
             with _listening(writer.asked_to_stop):
                 yield writer
                 # A signal after the last step.
-                writer.leave(processes.maximum(writer.wants()), writer.written)
+                writer.leave(plan.processes.maximum(writer.wants()), writer.written)
 
 
 class CheckpointWriter:
     """Reads and writes one call's checkpoints; among several processes, only the first one does."""
 
-    def __init__(
-        self,
-        checkpoints: Checkpoints,
-        runs: Sequence[Run],
-        callbacks: Sequence[Sequence[Any]],
-        trackers: Sequence[Any],
-        at: TrainingProgress,
-        call: dict[str, Any],
-        processes: SingleProcess,
-    ) -> None:
-        self.checkpoints, self.runs, self.callbacks, self.call = checkpoints, runs, callbacks, call
-        self.trackers, self.at, self.processes = trackers, at, processes
+    def __init__(self, checkpoints: Checkpoints, plan: FitPlan) -> None:
+        self.checkpoints, self.plan = checkpoints, plan
+        self.runs, self.callbacks, self.processes = plan.runs, plan.callbacks, plan.processes
+        self.call = json.loads(json.dumps(plan.description()))
         self.signal, self.written = 0, False
         self.whole: list[Path] = []  # of this call, known to be complete
         self.wrote = time.monotonic()
@@ -179,14 +152,12 @@ class CheckpointWriter:
         self.signal = number
 
     def restore(self) -> None:
-        """Resume runs, callbacks, trackers and random streams from the last complete checkpoint."""
+        """Resume runs, callbacks and random streams from the last complete checkpoint."""
         state = self.processes.on_first(self.last)
         if state is None:
             return
-        for run, tracker, of in zip(self.runs, self.trackers, state["runs"], strict=True):
+        for run, of in zip(self.runs, state["runs"], strict=True):
             run.load_state_dict(of["run"])
-            tracker.load_state_dict(of["non_finite"])
-        self.at.load_state_dict(state["progress"])
         # A process beyond the earlier number of processes starts its own stream.
         rank, lead = self.processes.rank, self.runs[0]
         random = state["random"][rank] if rank < len(state["random"]) else None
@@ -249,24 +220,24 @@ class CheckpointWriter:
         late = every is not None and time.monotonic() - self.wrote > every
         return self.signal or int(late and self.processes.is_first)
 
-    def after_step(self) -> None:
+    def after_steps(self, taken: int) -> None:
         """Write a checkpoint if one is due; end if a signal asked for it, in all processes."""
         if self.runs[0].step % self.processes.sync_every:
             return
         wanted = self.processes.maximum(self.wants())
         self.leave(wanted, self.write() if wanted else False)
 
-    def after_epoch(self, last: bool) -> None:
+    def after_epoch(self) -> None:
         """Write a checkpoint if one is due or the call ends, and end if a signal asked for it."""
-        every = self.checkpoints.epochs
+        every, epoch = self.checkpoints.epochs, self.runs[0].progress.epoch
         wanted = self.processes.maximum(self.wants())
-        due = last or (every is not None and self.at.epoch % every == 0) or wanted > 1
+        due = self.plan.ended or (every is not None and epoch % every == 0) or wanted > 1
         self.leave(wanted, self.write() if due else False)
 
     def write(self) -> bool:
         """Write a checkpoint; returns whether it could be written, and warns if not."""
         self.wrote = time.monotonic()
-        if any(tracker.stopped for tracker in self.trackers):  # a stopped run cannot be resumed
+        if any(run.is_stopped for run in self.runs):  # which cannot be resumed
             return False
         random = self.processes.gather(random_state(self.runs[0].device))
         self.written = self.processes.on_first(lambda: self._write(self._state(random)))
@@ -278,17 +249,10 @@ class CheckpointWriter:
         :param random: the random streams of each process.
         """
         runs = [
-            {
-                "run": run.state_dict(),
-                "non_finite": tracker.state_dict(),
-                "callbacks": [_remembered(callback) for callback in callbacks],
-            }
-            for run, tracker, callbacks in zip(
-                self.runs, self.trackers, self.callbacks, strict=True
-            )
+            {"run": run.state_dict(), "callbacks": [_remembered(each) for each in callbacks]}
+            for run, callbacks in zip(self.runs, self.callbacks, strict=True)
         ]
-        progress = self.at.state_dict()
-        return {"call": self.call, "progress": progress, "runs": runs, "random": random}
+        return {"call": self.call, "runs": runs, "random": random}
 
     def _write(self, state: Mapping[str, Any]) -> bool:
         step = self.runs[0].step

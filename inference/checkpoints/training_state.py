@@ -5,10 +5,8 @@ code, and their digests, so that damage is detected.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,49 +18,12 @@ from inference.checkpoints.atomic_files import digest, flush, read_indexed, writ
 from inference.checkpoints.saved_run import FORMER
 from inference.records import plain
 
-FORMAT = 1
+FORMAT = 2
 # Marks the place of a tensor in the JSON, with its name among the tensors.
 TENSOR = "@tensor"
 STATE, TENSORS, DIGESTS = "state.json", "tensors.safetensors", "digests.json"
 # Parts of a state that differ between runs of one kind: each has a check of its own.
 FREE = {"call", "history", "optimizer", "callbacks", "random"}
-
-
-@dataclass
-class TrainingProgress:
-    """The progress of a call of ``fit``.
-
-    :ivar logged: the step of the last record.
-    :ivar total_loss: each run's sum of objectives since the last record.
-    :ivar epoch: complete passes in this call.
-    :ivar batches: batches taken in the current pass.
-    :ivar stopped: whether a callback ended the call before its last epoch.
-    """
-
-    logged: int
-    total_loss: Tensor
-    epoch: int = 0
-    batches: int = 0
-    stopped: bool = False
-    before: float = 0.0
-    started: float = field(default_factory=time.monotonic)
-
-    @property
-    def seconds(self) -> float:
-        """Seconds that the call has taken, including before it was resumed."""
-        return self.before + time.monotonic() - self.started
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything except the clock."""
-        plain = {name: getattr(self, name) for name in ("epoch", "batches", "logged", "stopped")}
-        return plain | {"seconds": self.seconds, "total_loss": self.total_loss}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from what :meth:`state_dict` returned."""
-        for name in ("epoch", "batches", "logged", "stopped"):
-            setattr(self, name, state[name])
-        self.total_loss = state["total_loss"].to(self.total_loss)
-        self.before, self.started = state["seconds"], time.monotonic()
 
 
 def write(folder: Path, state: Mapping[str, Any]) -> None:
@@ -92,19 +53,32 @@ def read(folder: Path) -> dict[str, Any]:
         digests = json.loads((folder / DIGESTS).read_bytes())
         state, tensors = (read_indexed(folder, name, digests[name]) for name in (STATE, TENSORS))
         described = json.loads(state)
-        if described["format"] != FORMAT:
+        if described["format"] not in (1, FORMAT):
             raise ValueError(f"its format is {described['format']!r}, but {FORMAT} is needed")
-        return _as_now(_with_tensors(described, load(tensors)))
+        read = _with_tensors(described, load(tensors))
+        return read if described["format"] == FORMAT else _of_former(read)
     except (OSError, LookupError, TypeError, RecursionError, SafetensorError) as error:
         raise ValueError(f"it is incomplete: {error}") from error
 
 
-def _as_now(state: dict[str, Any]) -> dict[str, Any]:
-    """Without a buffer that models had (:data:`~inference.checkpoints.saved_run.FORMER`)."""
-    with suppress(LookupError, TypeError, AttributeError):  # another form, which is refused later
-        of_runs = [each["run"]["weights"] for each in state["runs"]]
-        for weights in (state["call"]["weights"], *of_runs):
-            weights.pop(f"guide.model.{FORMER}", None)
+def _of_former(state: dict[str, Any]) -> dict[str, Any]:
+    """A state of format 1 as it is now."""
+    progress, call = state.pop("progress"), state["call"]
+    seconds, totals = progress.pop("seconds"), progress.pop("total_loss")
+    kind, _, executor = call.pop("kind").partition(" ")
+    call["steps by"] = [executor or None, kind == "VmappedStep"]
+    call["weights"].pop(f"guide.model.{FORMER}", None)
+    for of, total in zip(state["runs"], totals, strict=True):
+        faults, run = of.pop("non_finite"), of["run"]
+        run["weights"].pop(f"guide.model.{FORMER}", None)
+        run["progress"] = progress | {"before": seconds, "faults_in_a_row": faults["in_a_row"]}
+        run["counters"] = {
+            "step": total.new_full((), run["step"]),
+            "total": total,
+            "faults": faults["count"],
+            "first_fault": faults["first"],
+            "fault_norms": faults["norms"],
+        }
     return state
 
 

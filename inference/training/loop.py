@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from math import nan
-from typing import Any
+from typing import Any, Protocol
 
 import pyro
 import torch
@@ -15,8 +15,6 @@ from pyro.poutine.util import is_validation_enabled
 from torch import Tensor
 from tqdm import tqdm
 
-from inference.checkpoints.periodic import CheckpointWriter
-from inference.checkpoints.training_state import TrainingProgress
 from inference.distributed import SingleProcess
 from inference.evaluation.bounds import mutual_information
 from inference.objectives import Loss
@@ -25,9 +23,9 @@ from inference.randomness import seeded, set_random_state
 from inference.records import check_record
 from inference.run import Callback, Run
 from inference.schedules import WeightFunction
-from inference.training.compiled import warn_of_unknown
-from inference.training.nonfinite import NonFiniteTracker
+from inference.training.faults import report_faults
 from inference.training.plan import FitPlan
+from inference.training.recorder import warn_of_unknown
 from inference.training.steps import ScheduledLoss, Steps
 from ppl_models.given.observed import Observed
 from ppl_models.modes import evaluating, network_precision
@@ -46,6 +44,16 @@ class DeadFacetWarning(UserWarning):
     """A fitted facet encodes nothing about the data."""
 
 
+class Listener(Protocol):
+    """What the loop tells of its progress: the log, a progress bar, checkpoints."""
+
+    def after_steps(self, taken: int) -> None:
+        """So many steps were taken by one call."""
+
+    def after_epoch(self) -> None:
+        """A pass over the data has ended."""
+
+
 def train(plan: FitPlan) -> None:
     """Train as planned.
 
@@ -56,89 +64,126 @@ def train(plan: FitPlan) -> None:
             "training needs gradients, which torch.inference_mode() rules out: call it outside "
             "that context"
         )
+    lead, processes, source = plan.lead, plan.processes, plan.source
     with ExitStack() as stack:
         for run in plan.runs:
             stack.enter_context(run.in_use())
-            stack.enter_context(run.model.gating(not plan.lead.schedule.gates_open))
-        _train(plan)
+            stack.enter_context(run.model.gating(not lead.schedule.gates_open))
+        processes.check_alike(lambda: plan.description() | {"callbacks": "of the first alone"})
+        processes.on_first(plan.check_callbacks)
+        if plan.recording.unknown is not None:
+            warn_of_unknown(plan.recording.unknown)
+        watched, first = source.subset(WATCHED_ROWS), source.subset(source.batch_size)
+        with lead.while_training():
+            for run in plan.runs:
+                run.begin()
+                _copy_to_all(run, processes)
+                _check_first_step(run, first, plan.weights)
+            if not processes.is_first:
+                fresh = processes.fresh_random_state(lead.seed, lead.step, lead.device)
+                set_random_state(fresh, lead.device)
+            checks = is_validation_enabled()
+            with pyro.validation_enabled(False):
+                _loop(plan, watched, checks)
+        if processes.is_first:
+            for run in plan.runs:
+                _warn_of_dead_facets(run, watched)
 
 
-def _train(plan: FitPlan) -> None:
-    lead, processes, source = plan.lead, plan.processes, plan.source
-    processes.check_alike(lambda: _without_callbacks(plan))
-    processes.on_first(plan.check_callbacks)
-    if plan.recording.unknown is not None:
-        warn_of_unknown(plan.recording.unknown)
-    watched = source.subset(WATCHED_ROWS)
-    first = source.subset(source.batch_size)
-    trackers = [NonFiniteTracker(run) for run in plan.runs]
-    at = TrainingProgress(lead.step, lead.model.gates.new_zeros(len(plan.runs)))
-    executor = plan.recording.executor
-    with (
-        lead.while_training(),
-        progress_bar(
-            plan.epochs * source.steps,
-            "step",
-            shown=plan.progress and processes.is_first,
-            desc=f"training ({executor})" if executor else "training",
-        ) as bar,
-    ):
+def _loop(plan: FitPlan, watched: Observed, checks: bool) -> None:
+    with ExitStack() as stack:
+        bar = stack.enter_context(_bar(plan))
+        listeners: list[Listener] = []
+        if plan.checkpoints is not None:
+            writer = stack.enter_context(plan.checkpoints.writer(plan))
+            writer.restore()
+            listeners.append(writer)
+        at, epoch = plan.lead.progress, plan.source.steps
+        bar.update(at.epoch * epoch + at.batches)
+        steps = stack.enter_context(closing(plan.steps()))
+        listeners.insert(0, Log(plan, steps, bar, watched, checks))
         for run in plan.runs:
-            run.should_stop = False
-            _copy_to_all(run, processes)
-            _check_first_step(run, first, plan.weights)
-        if not processes.is_first:
-            fresh = processes.fresh_random_state(lead.seed, lead.step, lead.device)
-            set_random_state(fresh, lead.device)
-        checks = is_validation_enabled()
-        with plan.checkpoint_writer(trackers, at) as writer, pyro.validation_enabled(False):
-            if writer is not None:
-                writer.restore()
-            bar.update(at.epoch * source.steps + at.batches)
-            parts = (plan.weights, source, trackers, processes, plan.recording)
-            steps = plan.step_type(plan.runs, *parts)
-            with closing(steps), ExitStack() as ended:
+            stack.callback(run.loss.eval)
+        while not plan.ended:
+            for run in plan.runs:
+                run.loss.train()
+            for batches in steps.turns(at.batches):
+                steps.take(batches)
                 for run in plan.runs:
-                    ended.callback(run.loss.eval)
-                for records in _loop(plan, steps, bar, at, writer):
-                    with network_precision(None):
-                        _report(plan, records, watched, checks)
-                    shown = {name: f"{records[0][name]:.2f}" for name in ("objective", "elbo")}
-                    bar.set_postfix({"epoch": records[0]["epoch"]} | shown)
-    if processes.is_first:
-        for run in plan.runs:
-            _warn_of_dead_facets(run, watched)
+                    run.count(len(batches))
+                for listener in listeners:
+                    listener.after_steps(len(batches))
+                yield_lock()
+            for run in plan.runs:
+                run.end_pass()
+            for listener in listeners:
+                listener.after_epoch()
 
 
-def _without_callbacks(plan: FitPlan) -> dict[str, Any]:
-    """What all processes must have in common; only the first one has callbacks."""
-    return {name: value for name, value in plan.description().items() if name != "callbacks"}
+def _bar(plan: FitPlan) -> tqdm:
+    executor = plan.recording.executor
+    return progress_bar(
+        plan.epochs * plan.source.steps,
+        "step",
+        shown=plan.progress and plan.processes.is_first,
+        desc=f"training ({executor})" if executor else "training",
+    )
 
 
-def _report(
-    plan: FitPlan, records: Sequence[dict[str, Any]], watched: Observed, checks: bool
-) -> None:
-    """Complete each run's record and pass it to its callbacks, in the first process, then copy it
-    to all.
+class Log:
+    """Adds a record to each run's history at each logging interval, and shows the progress.
 
+    :param watched: rows on which the terms of the ELBO are computed.
     :param checks: whether callbacks run with Pyro's checks, as the caller of ``fit`` set them.
     """
 
-    def complete(run: Run, record: dict[str, Any], callbacks: Sequence[Callback]) -> None:
-        with seeded(0, plan.lead.device):
-            record |= _watch(run, watched)
+    def __init__(
+        self, plan: FitPlan, steps: Steps, bar: tqdm, watched: Observed, checks: bool
+    ) -> None:
+        self.plan, self.steps, self.bar = plan, steps, bar
+        self.watched, self.checks = watched, checks
+
+    def after_steps(self, taken: int) -> None:
+        self.bar.update(taken)
+
+    def after_epoch(self) -> None:
+        plan, lead = self.plan, self.plan.lead
+        if lead.progress.epoch % plan.log_every and lead.progress.epoch < plan.epochs:
+            return
+        records = [self._begun(run) for run in plan.runs]
+        lead.keep_random_state()
+        with network_precision(None):
+            for run, record, callbacks in zip(plan.runs, records, plan.callbacks, strict=True):
+                plan.processes.on_first(partial(self._complete, run, record, callbacks))
+                _copy_to_all(run, plan.processes)
+        self.steps.look_again = True
+        stopped = all(run.should_stop for run in plan.runs)
+        for run in plan.runs:
+            run.progress.logged, run.progress.stopped = run.step, stopped
+            run.counters["total"].zero_()
+        last = lead.history[-1]
+        shown = {name: f"{last[name]:.2f}" for name in ("objective", "elbo")}
+        self.bar.set_postfix({"epoch": last["epoch"]} | shown)
+
+    def _begun(self, run: Run) -> dict[str, Any]:
+        """A record with the mean objective since the last one, and the number of skipped steps."""
+        ScheduledLoss(run.loss, self.plan.weights).set(run.counters["step"])
+        taken, lead = run.step - run.progress.logged, self.plan.lead
+        skipped = report_faults(run, taken, self.plan.source)
+        objective = (run.counters["total"] / (taken - skipped)).item()
+        record = {"epoch": lead.epoch, "step": lead.step, "seconds": lead.progress.seconds}
+        return record | {"objective": objective} | ({"skipped": skipped} if skipped else {})
+
+    def _complete(self, run: Run, record: dict[str, Any], callbacks: Sequence[Callback]) -> None:
+        """Measure, and pass the record to the callbacks."""
+        with seeded(0, self.plan.lead.device):
+            record |= _watch(run, self.watched)
             run.history.append(record)
             # A callback may copy the model, or train it in another way.
-            with pyro.validation_enabled(checks), run.model.gating(gated=True):
+            with pyro.validation_enabled(self.checks), run.model.gating(gated=True):
                 for callback in callbacks:
                     callback(run, record)
                     check_record(record, callback)
-
-    plan.lead.keep_random_state()
-    for run, record, callbacks in zip(plan.runs, records, plan.callbacks, strict=True):
-        plan.processes.on_first(partial(complete, run, record, callbacks))
-        _copy_to_all(run, plan.processes)
-        record |= run.history[-1]
 
 
 def _copy_to_all(run: Run, processes: SingleProcess) -> None:
@@ -167,56 +212,6 @@ def _copy_to_all(run: Run, processes: SingleProcess) -> None:
     run.should_stop = told["should_stop"]
     known = run.history[-1]["step"] if run.history else None
     run.history += [record for record in told["records"] if record["step"] != known]
-
-
-def _loop(
-    plan: FitPlan,
-    steps: Steps,
-    bar: tqdm,
-    at: TrainingProgress,
-    writer: CheckpointWriter | None,
-) -> Iterator[list[dict]]:
-    """The loop itself: yields the start of each run's record at each logging interval."""
-    runs, lead = plan.runs, plan.lead
-    first = lead.epoch - at.epoch
-    step = torch.full_like(lead.model.gates[0], lead.step)
-    while at.epoch < plan.epochs and not at.stopped:
-        for run in runs:
-            run.loss.train()
-        for batches in steps.turns(at.batches):
-            steps.take(batches, step, at.total_loss)
-            at.batches += len(batches)
-            for run in runs:
-                run.step += len(batches)
-            if writer is not None:
-                writer.after_step()
-            bar.update(len(batches))
-            yield_lock()
-        at.epoch, at.batches = at.epoch + 1, 0
-        for run in runs:
-            run.epoch = first + at.epoch
-        if at.epoch % plan.log_every == 0 or at.epoch == plan.epochs:
-            for run in runs:
-                ScheduledLoss(run.loss, steps.weights).set(step)
-            progress = {"epoch": lead.epoch, "step": lead.step, "seconds": at.seconds}
-            yield [progress | objective for objective in _objectives(steps, at)]
-            steps.look_again = True
-            at.logged = lead.step
-            at.total_loss.zero_()
-            at.stopped = all(run.should_stop for run in runs)
-        if writer is not None:
-            writer.after_epoch(last=at.stopped or at.epoch == plan.epochs)
-
-
-def _objectives(steps: Steps, at: TrainingProgress) -> list[dict[str, Any]]:
-    """Each run's mean objective since the last record, and its number of skipped steps."""
-    taken = steps.runs[0].step - at.logged
-    skipped = [tracker.report(taken, steps.source) for tracker in steps.trackers]
-    counts = torch.tensor([taken - n for n in skipped], device=at.total_loss.device)
-    return [
-        {"objective": objective} | ({"skipped": n} if n else {})
-        for objective, n in zip((at.total_loss / counts).tolist(), skipped, strict=True)
-    ]
 
 
 def _check_first_step(run: Run, batch: Observed, weights: WeightFunction) -> None:

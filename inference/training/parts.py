@@ -18,8 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from inference.run import Run
-from inference.training.nonfinite import SCHEDULED
 
+# Buffers that a schedule sets before each step.
+SCHEDULED = {"gates", "temperature"}
 # Packages whose classes and functions keep to what a recorded program repeats.
 OWN = {"facetvae", "guides", "inference", "ppl_models"}
 KNOWN = OWN | {"numpy", "pyro", "torch", "zuko"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
@@ -11,16 +10,16 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from inference.checkpoints.periodic import Checkpoints, CheckpointWriter
-from inference.checkpoints.training_state import TrainingProgress
+from inference.checkpoints.periodic import Checkpoints
 from inference.distributed import SingleProcess
 from inference.records import plain
 from inference.run import Callback, Run, check_optimized, check_precision
 from inference.schedules import WeightFunction
-from inference.training.compiled import Recording, warn_of_refusal
 from inference.training.data_source import DataSource, fingerprint
 from inference.training.parts import Parts
-from inference.training.steps import SingleRunStep, Steps, unknown_part
+from inference.training.recorder import Recording
+from inference.training.stacked import StepsTogether
+from inference.training.steps import Steps
 from ppl_models.configurable import to_config
 from ppl_models.given.arrays import as_numbers
 from ppl_models.given.checks import check_count, check_kind
@@ -39,18 +38,17 @@ class FitPlan:
     :func:`~inference.fit_together`.
 
     :ivar runs: the runs to train; all use the first one's schedule and random numbers.
-    :ivar step_type: how the runs take their steps.
     :ivar source: where the data come from.
     :ivar callbacks: of each run.
+    :ivar together: whether the runs are trained as one program.
     :ivar weights: of the terms, by step: the schedule over this call's steps.
     :ivar recording: which steps are computed by recorded programs.
     :raises ValueError: if a number is not positive, ``checkpoints`` has the wrong type, the
         schedule does not fit, parameters are neither float32 nor float64, or one that learns is
-        not in the optimizer.
+        not in the optimizer; or if the steps that were asked for cannot be had here.
     """
 
     runs: Sequence[Run]
-    step_type: type[Steps]
     source: DataSource
     epochs: int
     log_every: int
@@ -58,6 +56,7 @@ class FitPlan:
     progress: bool
     checkpoints: Checkpoints | None = None
     processes: SingleProcess = field(default_factory=SingleProcess)
+    together: bool = False
     recording: Recording = field(init=False)
     weights: WeightFunction = field(init=False, repr=False)
 
@@ -76,35 +75,42 @@ class FitPlan:
         weights = lead.schedule.bind_further(lead.model, steps, total, lead.epoch, lead.step)
         object.__setattr__(self, "weights", weights)
         object.__setattr__(self, "recording", self._recording())
-        alone = self.step_type is SingleRunStep and self.processes.size == 1
-        if self.recording.executor == "xla" and alone:
-            compiled = xla_step(warn=self.recording.asked_for)
-            object.__setattr__(self, "step_type", compiled or SingleRunStep)
 
     @property
     def lead(self) -> Run:
         return self.runs[0]
 
+    @property
+    def ended(self) -> bool:
+        """Whether all epochs have passed, or callbacks have ended the call."""
+        at = self.lead.progress
+        return at.stopped or at.epoch >= self.epochs
+
+    def steps(self) -> Steps:
+        """How the steps are taken."""
+        return StepsTogether(self) if self.together else Steps(self)
+
     def _recording(self) -> Recording:
         """Which steps are recorded: if the run leaves it open, those where it pays and is safe."""
-        if self.lead.compile == "cuda graph":  # whose steps record themselves
-            return Recording()
+        steps, alone = self.epochs * self.source.steps, not self.together
         if self.lead.compile != "auto":
-            return Recording(self.lead.compile, asked_for=True)
-        if self.epochs * self.source.steps < STEPS_THAT_PAY:
+            executor = self.lead.compile
+            if executor == "cuda graph" and (self.lead.device.type != "cuda" or not alone):
+                raise ValueError(
+                    "compile='cuda graph' is for one process on a CUDA device, but here the "
+                    f"device is {self.lead.device}: leave it out"
+                )
+            return Recording(executor, asked_for=True)
+        if steps < STEPS_THAT_PAY:
             return Recording()
-        if unknown := unknown_part(Parts(run, self.weights) for run in self.runs):
-            return Recording(unknown=unknown)
-        executor = "xla" if self._compiling_pays() else "replay"
-        return Recording(executor, last=self.epochs >= STEPS_THAT_PAY)
-
-    def _compiling_pays(self) -> bool:
-        """Whether there are many steps of a small model, and a compiler."""
+        unknown = (Parts(run, self.weights).unknown for run in self.runs)
+        if part := next(filter(None, unknown), None):
+            return Recording(unknown=part)
         parameters = sum(each.numel() for each in self.lead.loss.parameters())
         small = parameters * self.source.batch_size <= SMALL and self.lead.device.type == "cpu"
-        long = self.epochs * self.source.steps >= STEPS_THAT_PAY_COMPILING
-        alone = self.step_type is SingleRunStep and self.processes.size == 1
-        return small and long and alone and find_spec("jax") is not None
+        compiles = steps >= STEPS_THAT_PAY_COMPILING and small and alone
+        executor = "xla" if compiles and find_spec("jax") is not None else "replay"
+        return Recording(executor, last=self.epochs >= STEPS_THAT_PAY)
 
     def check_callbacks(self) -> None:
         """Call ``check`` of the callbacks that have it, which raises if they would fail."""
@@ -119,38 +125,12 @@ class FitPlan:
             **self.lead.description(),
             **self.source.description(),
             "sizes": [self.epochs, self.source.batch_size, self.log_every],
-            "kind": " ".join(filter(None, (self.step_type.__name__, self.recording.executor))),
+            "steps by": [self.recording.executor, self.together],
             "guard": to_config(self.lead.guard),
             "callbacks": [[_described(callback) for callback in of] for of in self.callbacks],
             "steps": self.source.steps,
             "runners": [[run.seed, run.epoch, run.step, run.lr] for run in self.runs],
         }
-
-    def checkpoint_writer(
-        self, trackers: Sequence[Any], at: TrainingProgress
-    ) -> AbstractContextManager[CheckpointWriter | None]:
-        """What writes and reads checkpoints while this plan is carried out."""
-        if self.checkpoints is None:
-            return nullcontext()
-        call = self.description()
-        return self.checkpoints.writer(
-            self.runs, self.callbacks, trackers, at, call, self.processes
-        )
-
-
-def xla_step(warn: bool) -> type[SingleRunStep] | None:
-    """What takes many steps by XLA at a time; ``None`` if there is no JAX.
-
-    :param warn: whether to say so.
-    """
-    try:
-        from inference.training.xla import XLAStep
-    except Exception as error:  # also of a JAX that does not suit this PyTorch or NumPy
-        if warn:
-            why = f"{error.name} is not installed" if isinstance(error, ImportError) else str(error)
-            warn_of_refusal("xla", why, "replayed; pip install 'facetvae[xla]'")
-        return None
-    return XLAStep
 
 
 def _described(callback: Any) -> list[Any]:

@@ -38,18 +38,13 @@ FILLING = {aten.ones_like.default, aten.zeros_like.default, aten.full_like.defau
 LARGEST_CONSTANT = 2**20
 
 
-def simplify(program: GraphModule, differentiated: bool = False) -> None:
-    """Remove the operations that are not needed, in place.
-
-    :param differentiated: whether gradients will be taken through the program, so that what stops
-        them must stay.
-    """
+def simplify(program: GraphModule) -> None:
+    """Remove the operations that are not needed, in place."""
     fixed = _mutated(program)
     _join_repeated(program, fixed)  # or equal constants would have different names
     _fold_constants(program, fixed)
-    dropped = set() if differentiated else DETACHING
     for node in _operations(program, fixed):
-        same = _argument_given_back(program, node, dropped)
+        same = _argument_given_back(program, node)
         if same is not None and same not in fixed:
             _replace(node, same)
         elif node.target in BROADCASTING:
@@ -180,12 +175,12 @@ def _keep(program: GraphModule, node: Node, value: Tensor) -> None:
 # Operations that change nothing.
 
 
-def _argument_given_back(program: GraphModule, node: Node, dropped: set) -> Node | None:
+def _argument_given_back(program: GraphModule, node: Node) -> Node | None:
     """The argument that an operation only gives back, if it does."""
     first = node.args[0] if node.args else None
     if not isinstance(first, Node):
         return None
-    if node.target in dropped:
+    if node.target in DETACHING:
         return first
     if node.target in TURNING and first.target is node.target:
         return first.args[0]  # type: ignore[return-value]

@@ -15,7 +15,6 @@ from inference.run import Callback, Run
 from inference.training.data_source import data_source_for
 from inference.training.loop import train
 from inference.training.plan import FitPlan, check_callbacks
-from inference.training.steps import VmappedStep
 from ppl_models.given.checks import check_kind
 
 __all__ = ["fit_together"]
@@ -86,7 +85,8 @@ def fit_together(
             "SVIRunner.fit"
         )
     source = data_source_for(runners[0].guide, runners[0].device, x, given, batch_size, None)
-    train(FitPlan(runners, VmappedStep, source, epochs, log_every, each, progress, checkpoints))
+    how = (source, epochs, log_every, each, progress, checkpoints)
+    train(FitPlan(runners, *how, together=True))
 
 
 def _check_alike(runners: Sequence[Run]) -> None:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Adam, Optimizer
 
-from inference.randomness import seeded
-from inference.training.nonfinite import SCHEDULED, NonFiniteTracker
-from inference.training.recording import TensorFunction, agree, record, replay
-
-#: Recorded updates, by what they have fixed; runs with equal models share them.
-TensorFunctions = dict[Hashable, TensorFunction]
+from inference.run import Run
+from inference.training.parts import SCHEDULED
 
 # Options of Adam that an update in one program can have, besides rates and moments' decay.
 PLAIN = {
@@ -25,88 +20,89 @@ PLAIN = {
     "capturable": False,
     "decoupled_weight_decay": False,
 }
+MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class Update:
-    """Takes one run's updates from its parameters' gradients, unless its guard skips them.
+    """Takes one run's updates, unless its guard skips them.
 
-    Those by this library's own optimizer, fused Adam, are one recorded program, if ``programs`` are
-    given; others go through the optimizer's ``step``.
+    :param recording: whether updates by this library's own optimizer, fused Adam, may be recorded;
+        others go through the optimizer's ``step``.
 
-    :param tracker: of the run's steps that are not finite.
-    :param programs: where recorded updates are kept; ``None`` to record none.
+    :ivar options: Adam's, if updates may be recorded.
     """
 
-    def __init__(self, tracker: NonFiniteTracker, programs: TensorFunctions | None = None) -> None:
-        self.run, self.tracker, self.programs = tracker.run, tracker, programs
-        # What a step changes besides parameters, such as running statistics.
-        self.changing = [
-            (module, name)
-            for module in self.run.loss.modules()
+    def __init__(self, run: Run, recording: bool) -> None:
+        self.run, self.recording = run, recording
+        # What an objective may change, such as running statistics.
+        self.changing = {
+            f"{path}.{name}": (module, name)
+            for path, module in run.loss.named_modules()
             for name, buffer in module.named_buffers(recurse=False)
             if buffer.is_floating_point()
             and name not in module._non_persistent_buffers_set | SCHEDULED
-        ]
-        self.prepare()
+        }
+        device = run.device
+        kind = torch.float64 if device.type == "cpu" else torch.float32  # as the kernels take it
+        self.rate = torch.zeros((), dtype=kind, device=device)
 
-    def prepare(self) -> None:
-        """Look again at what callbacks may have changed: the optimizer, its options and state."""
-        self.options = _options(self.run.optimizer) if self.programs is not None else None
-        self.rate, self.rate_tensor = -1.0, torch.zeros((), dtype=torch.float64)
-        self.state: dict[Hashable, list[Tensor]] = {}
+    def look(self) -> None:
+        """Look again at what callbacks may have changed: parameters, optimizer, and its options."""
+        self.parameters = dict(self.run.loss.named_parameters())
+        self.options = _options(self.run.optimizer) if self.recording else None
+        self.states: dict[Hashable, dict[str, Tensor]] = {}
+        self.rate.fill_(self.run.optimizer.param_groups[0]["lr"])
+        for parameter in self.parameters.values():
+            parameter.grad = None
 
-    def snapshot(self) -> None:
-        """Save what the next step may change."""
-        self.before = [getattr(module, name).clone() for module, name in self.changing]
+    def snapshot(self) -> list[Tensor]:
+        """What the objective may change, as it is now."""
+        return [getattr(module, name).clone() for module, name in self.changing.values()]
 
-    def __call__(self, loss: Tensor, step: Tensor) -> Tensor:
-        """Update the parameters, or skip and note the step if it is faulty.
+    def __call__(
+        self, loss: Tensor, gradients: Mapping[str, Tensor], before: Sequence[Tensor]
+    ) -> None:
+        """Update the parameters, or skip and count the step if it is faulty.
 
-        :returns: the objective, or 0 if the step was faulty.
+        :param gradients: by parameter.
+        :param before: the snapshot before the objective.
         """
-        gradients = [p.grad for p in self.tracker.parameters]
-        has = tuple(gradient is not None for gradient in gradients)
-        given = [gradient for gradient in gradients if gradient is not None]
-        beside = [loss, step, *self.tracker.state, *self.buffers, *self.before]
-        state = self.state_of(has)
-        if state is None:
-            kept, skipping = self._looked(_norms(*given), has, given, *beside)
-            self._step(skipping)
-            return kept
-        inputs = [*beside, self.rate_now(), *given, *state]
-        return self._program(has, inputs)(*inputs)[0]
-
-    @property
-    def buffers(self) -> list[Tensor]:
-        return [getattr(module, name) for module, name in self.changing]
-
-    def _looked(
-        self, norms: Tensor, has: Sequence[bool], gradients: Sequence[Tensor], *beside: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """The guard's look: the objective to count, and whether the step is skipped.
-
-        :param norms: of the gradients.
-        :param has: which parameters have one.
-        """
-        loss, step, *rest = beside
-        state, both = rest[:3], rest[3:]
-        buffers, before = both[: len(both) // 2], both[len(both) // 2 :]
-        guard, norms = self.run.guard, _spread(norms, has, torch.zeros_like(loss))
-        fault = guard.is_faulty(loss, norms)
-        guard.clip(gradients, norms)
-        skipping = self.tracker.note(fault, norms, step, *state)
-        for buffer, earlier in zip(buffers, before, strict=True):
-            buffer.copy_(torch.where(skipping, earlier, buffer))
-        return torch.where(fault, 0.0, loss), skipping
-
-    def _step(self, skipping: Tensor) -> None:
-        """Take the optimizer's step, unless it is skipped."""
-        optimizer = self.run.optimizer
+        run, optimizer = self.run, self.run.optimizer
+        now = [getattr(module, name) for module, name in self.changing.values()]
+        limited, skipping = self._looked(run.counters, loss, gradients, now, before)
+        for name, parameter in self.parameters.items():
+            parameter.grad = limited.get(name)
         if optimizer.defaults.get("fused"):
             optimizer.found_inf = skipping.to(torch.float32)  # type: ignore[attr-defined]
             optimizer.step()
         elif not bool(skipping):  # a user's own optimizer, which cannot skip on the device
             optimizer.step()
+
+    def _looked(
+        self,
+        counters: Mapping[str, Tensor],
+        loss: Tensor,
+        gradients: Mapping[str, Tensor],
+        now: Sequence[Tensor],
+        before: Sequence[Tensor],
+    ) -> tuple[Mapping[str, Tensor], Tensor]:
+        """The guard's look, which is counted: gradients within its limit, and whether to skip.
+
+        :param now: what the objective may have changed.
+        """
+        guard, norms = self.run.guard, _norms(gradients, self.parameters, like=loss)
+        fault = guard.is_faulty(loss, norms)
+        skipping = fault | (counters["faults"] > 0) if guard.action == "stop" else fault
+        begins = fault & (counters["first_fault"] < 0)
+        for name, value in ("first_fault", counters["step"]), ("fault_norms", norms):
+            counters[name].copy_(torch.where(begins, value, counters[name]))
+        counters["faults"].add_(fault)
+        counters["total"].add_(torch.where(fault, 0.0, loss))
+        counters["step"].add_(1)
+        for buffer, earlier in zip(now, before, strict=True):
+            buffer.copy_(torch.where(skipping, earlier, buffer))
+        limited = guard.limited(list(gradients.values()), norms)
+        return dict(zip(gradients, limited, strict=True)), skipping
 
     def detach(self) -> None:
         """Restore the optimizer to its original state."""
@@ -115,31 +111,32 @@ class Update:
 
     # Recorded updates.
 
-    def rate_now(self) -> Tensor:
-        """The learning rate, which a program is given, as callbacks may change it."""
-        rate = self.run.optimizer.param_groups[0]["lr"]
-        if rate != self.rate:
-            self.rate, self.rate_tensor = rate, torch.tensor(rate, dtype=torch.float64)
-        return self.rate_tensor
-
-    def state_of(self, has: tuple[bool, ...]) -> list[Tensor] | None:
-        """Numbers of steps of the parameters with a gradient, these, and their moments; ``None`` if
-        the update is not recorded, as the first one, before which there are no moments.
+    def state(self, has: tuple[str, ...]) -> dict[str, Tensor]:
+        """All that a step reads and changes, by name: parameters, buffers, counters, the rate, and
+        the moments of the parameters that have a gradient, with their number of updates.
         """
-        if self.options is None:
-            return None
-        if has not in self.state:
-            parameters = [p for p, each in zip(self.tracker.parameters, has, strict=True) if each]
-            states = [self.run.optimizer.state.get(p, {}) for p in parameters]
-            if not states or not all(states):
-                return None
-            moments = [state[name] for name in ("exp_avg", "exp_avg_sq") for state in states]
-            counts = torch.stack([state["step"] for state in states])
-            for state, count in zip(states, counts, strict=True):
-                state["step"] = count  # so that all are counted in one operation
-            # Of no other parameters: their numbers of steps would be those before these had theirs.
-            self.state = {has: [counts, *(p.detach() for p in parameters), *moments]}
-        return self.state[has]
+        if has not in self.states:
+            run, named = self.run, self.run.loss.named_buffers()
+            states = [self._moments(self.parameters[name]) for name in has]
+            counts = torch.stack([each["step"] for each in states])
+            for each, count in zip(states, counts, strict=True):
+                each["step"] = count  # so that all are counted in one operation
+            held = self.parameters | dict(named) | run.counters
+            held |= {"rate": self.rate, "counts": counts}
+            for moment in MOMENTS:
+                held |= {f"{moment} {n}": of[moment] for n, of in zip(has, states, strict=True)}
+            # Of no other parameters: their counts would be those before these had theirs.
+            self.states = {has: {name: each.detach() for name, each in held.items()}}
+        return self.states[has]
+
+    def _moments(self, parameter: Tensor) -> dict[str, Tensor]:
+        """As Adam makes them before its first step."""
+        state = self.run.optimizer.state[parameter]
+        if not state:
+            state["step"] = torch.zeros((), device=parameter.device)
+            for moment in MOMENTS:
+                state[moment] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+        return state
 
     def settings(self) -> Hashable:
         """What a recorded update has fixed, besides which parameters have a gradient."""
@@ -147,65 +144,44 @@ class Update:
         guard = self.run.guard
         return (*self.options.items(), guard.action, guard.max_norm)
 
-    def _program(self, has: tuple[bool, ...], inputs: Sequence[Tensor]) -> TensorFunction:
-        assert self.programs is not None
-        key = (has, self.settings())
-        if key not in self.programs:
-            self.programs[key] = self._recorded(self.function(has), inputs)
-        return self.programs[key]
-
-    def _recorded(self, function: TensorFunction, inputs: Sequence[Tensor]) -> TensorFunction:
-        """The function's program; itself, where it cannot be recorded."""
-        with seeded(0, inputs[0].device), suppress(Exception):  # what PyTorch has may change
-            program = replay(record(function, inputs))
-            if agree(function, program, inputs):
-                return program
-        return function
-
-    def function(self, has: tuple[bool, ...]) -> Callable[..., Sequence[Tensor]]:
-        """The update as a function that changes its tensors: objective, step, the tracker's state,
-        buffers, these before the step, rate, gradients, and what :meth:`state_of` gives.
+    def function(self, has: tuple[str, ...]) -> Callable[..., list[Tensor]]:
+        """The update as a function that changes the tensors of :meth:`state`; it is given these,
+        the objective, the gradients, and the snapshot before.
         """
-        assert self.options is not None
-        options: dict[str, Any] = dict(self.options)
-        beside = 2 + len(self.tracker.state) + 2 * len(self.changing)
-        P = sum(has)
+        names, options = list(self.state(has)), dict(self.options or {})
 
         def update(*tensors: Tensor) -> list[Tensor]:
-            rate, *given = tensors[beside:]
-            gradients, counts, rest = given[:P], given[P], given[P + 1 :]
-            parameters, first, second = (rest[i * P : (i + 1) * P] for i in range(3))
+            state = dict(zip(names, tensors, strict=False))
+            loss, *rest = tensors[len(names) :]
+            gradients, before = dict(zip(has, rest, strict=False)), rest[len(has) :]
+            now = [state[name] for name in self.changing]
             with torch.no_grad():
-                kept, skipping = self._looked(_norms(*gradients), has, gradients, *tensors[:beside])
-                skipped = skipping.to(torch.float32)
+                limited, skipping = self._looked(state, loss, gradients, now, before)
+                skipped, counts = skipping.to(torch.float32), state["counts"]
+                first, second = ([state[f"{of} {name}"] for name in has] for of in MOMENTS)
                 counts += 1
                 torch._fused_adam_(
-                    parameters, gradients, first, second, [], list(counts.unbind()),
-                    lr=rate, amsgrad=False, maximize=False, found_inf=skipped, **options,
+                    [state[name] for name in has], list(limited.values()), first, second, [],
+                    list(counts.unbind()), lr=state["rate"], amsgrad=False, maximize=False,
+                    found_inf=skipped, **options,
                 )  # fmt: skip
                 counts -= skipped
-            return [kept]
+            return []
 
         return update
 
 
-def _norms(*gradients: Tensor) -> Tensor:
-    """2-norms; on a CPU, by products with themselves, which take half the time."""
-    if not gradients:
-        return torch.zeros(0)
-    if gradients[0].device.type != "cpu":
-        return torch.stack(torch._foreach_norm(gradients))
-    flat = (gradient.reshape(-1) for gradient in gradients)
-    return torch.stack([each.dot(each) for each in flat]).sqrt()
+def _norms(gradients: Mapping[str, Tensor], names: Mapping[str, Any], like: Tensor) -> Tensor:
+    """2-norms, 0 without a gradient; on a CPU, by products with themselves, in half the time."""
+    given, on_cpu = list(gradients.values()), like.device.type == "cpu"
+    flat = [each.reshape(-1) for each in given] if on_cpu else []
+    found = [each.dot(each) for each in flat] if on_cpu else torch._foreach_norm(given)
+    by_name, zero = dict(zip(gradients, found, strict=True)), torch.zeros_like(like)
+    norms = torch.stack([by_name.get(name, zero) for name in names])
+    return norms.sqrt() if on_cpu else norms
 
 
-def _spread(norms: Tensor, has: Sequence[bool], none: Tensor) -> Tensor:
-    """Norms of all parameters: ``none`` of those without a gradient."""
-    found = iter(norms.unbind())
-    return norms if all(has) else torch.stack([next(found) if each else none for each in has])
-
-
-def _options(optimizer: Optimizer) -> dict[str, float] | None:
+def _options(optimizer: Optimizer) -> dict[str, Any] | None:
     """Adam's, if a program can take its step in its place."""
     if type(optimizer) is not Adam or len(optimizer.param_groups) != 1:
         return None

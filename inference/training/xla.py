@@ -1,199 +1,225 @@
-"""A run's steps taken by XLA, many in one call.
+"""Training steps as one program of XLA: a loop over batches, of the recorded gradient and update.
 
-What small models spend on calling their operations goes. Needs JAX (the extra ``xla``), which is
-imported with this module.
+What small models spend on calling their operations goes. Random numbers are PyTorch's: they are
+drawn before the call, in the order in which the steps would draw them. Needs JAX (the extra
+``xla``), which is imported with this module.
 """
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Hashable, Iterator, Sequence
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from functools import cache
+from itertools import accumulate
+from math import prod
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import torch
+from jax import lax
 from torch import Tensor
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
+from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
 
-from inference.randomness import seeded
-from inference.training.compiled import Gradient, warn_of_refusal
-from inference.training.data_source import InMemorySource
-from inference.training.recording import TensorFunction, agree, record, shortened, with_gradient
-from inference.training.steps import SingleRunStep
-from inference.training.xla_program import Layout, StepsProgram
-from ppl_models.given.observed import Observed
+from inference.training.lowering import NotLoweredError, lower, name, written
+from inference.training.recorder import RecordedStep
+from inference.training.recording import TensorFunction, agree
+from inference.training.simplify import attribute, is_random
 
-# Of a call, at most: steps, and numbers in their batches.
-STEPS, NUMBERS = 64, 2**22
+# Of these operations the shape of a tensor matters alone.
+SHAPED = {"empty_like", "rand_like", "randn_like", "bernoulli", "uniform", "normal", "exponential"}
+# Compiled loops that are kept, for runs of equal models.
+KEPT = 16
+LOOPS: OrderedDict[Hashable, Callable[..., Any]] = OrderedDict()
 
 
-class XLAStep(SingleRunStep):
-    """One run, many of whose steps are taken by one call of a compiled program.
+def compiled(
+    step: RecordedStep, state: Sequence[Tensor], batch: Sequence[Tensor], size: int
+) -> StepsProgram:
+    """A step's program; see there.
 
-    The others are taken as they are without it: the first step of a run, before which the optimizer
-    has no moments; and, replayed, those of a smaller last batch, or all if XLA cannot have them.
+    :raises ValueError: if it does something else than the step.
+    """
+    program, split = StepsProgram(step, state, batch, size), len(state)
 
-    :ivar refused: why XLA cannot have the steps, if it cannot.
+    def moved(take: Callable[..., None]) -> TensorFunction:
+        """Where a step leads, but for rounding, of which Adam makes whole steps."""
+
+        def function(*given: Tensor) -> list[Tensor]:
+            now = [each.clone() for each in given[:split]]
+            take(now, given[split:])
+            objective, *gradients = ((now[i] - given[i]).reshape(-1) for i in step.telling)
+            return [objective, torch.cat(gradients)]
+
+        return function
+
+    by_xla = moved(lambda state, batch: program(state, [batch]))
+    if not agree(moved(step.take), by_xla, [*state, *batch]):
+        raise ValueError("XLA's results differ from those of the steps themselves")
+    return program
+
+
+class StepsProgram:
+    """Takes steps on several batches of one shape by one call.
+
+    :param state: tensors like those of a call.
+    :param batch: tensors like those of a batch.
+    :param size: steps of a call at most; fewer are taken by the same program.
+    :raises NotLoweredError: if an operation is not known, or draws depend on values.
     """
 
-    def prepare(self) -> None:
-        super().prepare()
-        self.refused: str | None = None
-        self.programs: dict[Hashable, StepsProgram] = {}
+    def __init__(
+        self, step: RecordedStep, state: Sequence[Tensor], batch: Sequence[Tensor], size: int
+    ) -> None:
+        self.room, before = size, step.before
+        gradient, update = step.gradient.graph, step.update.graph
+        random = [node for node in gradient.graph.nodes if is_random(node)]
+        self.draws = [_draw(node) for node in random]
+        moving = {i for i in written(gradient) | written(update) if i < len(state)}
+        still = set(range(len(state))) - moving
+        self.moving, self.still = (Packing(state, sorted(places)) for places in (moving, still))
+        shapes = [(each.shape, each.dtype) for each in (*state, *batch)]
+        key = _text(gradient), _text(update), *before, *shapes, size
 
-    def record_anew(self) -> None:
-        super().record_anew()
-        self.programs = {}
-        if self.refused is None and (why := self._unsuitable()) is not None:
-            self._refuse(why)
+        def build() -> Callable[..., Any]:
+            with _jax():  # constants keep their types
+                parts = lower(gradient, set(random)), lower(update, set())
+            step = _step(*parts, before, len(batch))
+            return jax.jit(_loop(step, self.moving, self.still))
 
-    def turns(self, skip: int) -> Iterator[list[Observed]]:
-        batches = islice(self.batches(), skip, None)
-        following = next(batches, None)
-        while following is not None:
-            turn, size, following = [following], self._at_once(following), None
-            while len(turn) < size:
-                following = next(batches, None)
-                if following is None or not _alike(following, turn[0]):
-                    break
-                turn.append(following)
-                following = None
-            yield turn  # none is read ahead where steps are taken one by one
-            following = next(batches, None) if following is None else following
+        if key not in LOOPS:
+            LOOPS[key] = build()
+        LOOPS.move_to_end(key)
+        if len(LOOPS) > KEPT:
+            LOOPS.popitem(last=False)
+        self.loop = LOOPS[key]
 
-    def take(self, batches: Sequence[Observed], step: Tensor, total: Tensor) -> None:
-        program = self._program(batches[0], step, total) if self._takes(batches[0]) else None
-        if program is None:
-            super().take(batches, step, total)
-            return
-        state = self._state(program.layout.has, step, total)
-        program(state, [_tensors(batch) for batch in batches])
+    def __call__(self, state: Sequence[Tensor], batches: Sequence[Sequence[Tensor]]) -> None:
+        """Take the steps, and change the state in place.
 
-    def gradient(self, step: Tensor, batch: Observed, rows: int) -> Gradient:
-        """Not recorded for the first step alone."""
-        first = self.refused is None and not self.run.optimizer.state
-        return self.computed(step, batch) if first else super().gradient(step, batch, rows)
-
-    def _unsuitable(self) -> str | None:
-        if not isinstance(self.source, InMemorySource):
-            return "its data come from a loader"
-        if self.source.full is None:
-            return "batches of groups of many sizes"
-        if self.run.device.type != "cpu":
-            return f"its device is {self.run.device}"
-        if self.updates[0].options is None:
-            return "its optimizer is not fused Adam"
-        return None
-
-    def _refuse(self, why: str) -> None:
-        self.refused = why
-        if self.recording.asked_for:
-            warn_of_refusal("xla", why, "replayed where they can be")
-
-    def _takes(self, batch: Observed) -> bool:
-        """Whether a step is one for a program, if there is one."""
-        ready = self.updates[0].options is not None and bool(self.run.optimizer.state)
-        return self.refused is None and ready and len(batch) == self.source.full
-
-    def _at_once(self, batch: Observed) -> int:
-        """Steps of a call, at most."""
-        if not self._takes(batch):
-            return 1
-        numbers = sum(each.numel() for each in _tensors(batch))
-        return min(STEPS, self.source.steps, max(1, NUMBERS // numbers))
-
-    def _program(self, batch: Observed, step: Tensor, total: Tensor) -> StepsProgram | None:
-        shapes = ((each.shape, each.dtype) for each in _tensors(batch))
-        key = (batch.size, self.updates[0].settings(), *shapes)
-        if key not in self.programs:
-            try:
-                with seeded(0, self.run.device), _collector_paused():
-                    self.programs[key] = self._compiled(batch, step, total)
-            except Exception as error:  # of a user's own model, or of the compiler
-                self._refuse(str(error).strip().partition("\n")[0] or type(error).__name__)
-        return self.programs.get(key)
-
-    def _compiled(self, batch: Observed, step: Tensor, total: Tensor) -> StepsProgram:
-        """:raises ValueError: if the program does something else than the steps."""
-        (update,), recorder = self.updates, self.recorder
-        assert recorder is not None
-        inputs, objective = _tensors(batch), recorder.function_of(batch)
-        examples = [each.detach() for each in (*recorder.tensors, step, *inputs)]
-        found: list[bool] = []
-        gradient = with_gradient(objective, recorder.learning, found)
-        loss, *gradients = gradient(*(each.clone() for each in examples))
-        places = {id(each): i for i, each in enumerate(recorder.tensors)}
-        learning = tuple(i for i, each in enumerate(found) if each)
-        has = tuple(places[id(each)] in learning for each in update.tracker.parameters)
-        if sum(has) < len(learning):
-            raise ValueError("a parameter began to learn after the first step")
-        changing = tuple(places[id(each)] for each in update.buffers)
-        guard = len(update.tracker.state)
-        layout = Layout(has, recorder.learning, learning, len(places), changing, guard)
-        state = self._state(has, step, total)
-        updated = update.function(has)
-        trained = [state[i] for i in layout.trained]
-        like = layout.update_inputs(state, state, loss, gradients, trained)
-        recorded = shortened(objective, recorder.learning, examples), record(updated, like)
-        program = StepsProgram(*recorded, layout, state, inputs, self._at_once(batch))
-        by_operations = one_step(gradient, updated, layout)
-        if not agree(_moved(by_operations, layout), _moved(program.one, layout), [*state, *inputs]):
-            raise ValueError("XLA's results differ from those of the steps themselves")
-        return program
-
-    def _state(self, has: tuple[bool, ...], step: Tensor, total: Tensor) -> list[Tensor]:
-        """As a :class:`~inference.training.xla_program.Layout` says."""
-        (update,), recorder = self.updates, self.recorder
-        moments = update.state_of(has)
-        assert recorder is not None
-        assert moments is not None
-        counts, *rest = moments
-        held = [*recorder.tensors, *update.tracker.state, counts, *rest[sum(has) :]]
-        return [each.detach() for each in (*held, update.rate_now(), total, step)]
+        :param batches: the tensors of each, ``room`` at most.
+        """
+        rows = [[*batch, *(draw() for draw in self.draws)] for batch in batches]
+        columns = [each.new_empty((self.room, *each.shape)) for each in rows[0]]
+        for column, values in zip(columns, zip(*rows, strict=True), strict=True):
+            torch.stack(values, out=column[: len(rows)])
+        given = self.moving.flatten(state), self.still.flatten(state)
+        with _jax():
+            arrays = [[_array(each) for each in of] for of in (*given, columns)]
+            packed = jax.block_until_ready(self.loop(*arrays, len(rows)))
+            self.moving.unflatten([torch.from_dlpack(each) for each in packed], state)
 
 
-def one_step(gradient: TensorFunction, update: TensorFunction, layout: Layout) -> TensorFunction:
-    """A step as a function that changes a state; it is given a batch as well."""
+def _step(gradient: Any, update: Any, before: Sequence[int], inputs: int) -> Any:
+    """One step: from the state, and a batch with its draws, to the state.
 
-    def step(*tensors: Tensor) -> Sequence[Tensor]:
-        before = [each.clone() for each in tensors]
-        held, batch = tensors[: layout.held], tensors[layout.number + 1 :]
-        loss, *gradients = gradient(*held, tensors[layout.number], *batch)
-        trained = [tensors[i] for i in layout.trained]
-        (kept,) = update(*layout.update_inputs(before, tensors, loss, gradients, trained))
-        tensors[layout.total].add_(kept)
-        return ()
+    :param inputs: number of a batch's tensors.
+    """
+
+    def step(state: list[Any], row: list[Any]) -> list[Any]:
+        batch, drawn = row[:inputs], row[inputs:]
+        (loss, *gradients), after = gradient(state, batch, drawn)
+        now = [*after, *state[len(after) :]]
+        return update(now, [loss, *gradients, *(state[i] for i in before)], ())[1]
 
     return step
 
 
-def _moved(step: TensorFunction, layout: Layout) -> TensorFunction:
-    """Objective and whole gradient, which tell whether a step is right: parts may be rounding."""
+def _loop(step: Any, moving: Packing, still: Packing) -> Callable[..., Any]:
+    def loop(packed: Any, constant: Any, columns: Any, steps: Any) -> Any:
+        fixed = still.unpack(constant)
 
-    def moved(*tensors: Tensor) -> list[Tensor]:
-        now = [each.clone() for each in tensors]
-        step(*now)
-        gradients = [(now[i] - tensors[i]).reshape(-1) for i in layout.first_moments]
-        return [now[layout.total], torch.cat(gradients)]
+        def body(i: Any, values: Any) -> Any:
+            state = fixed | values
+            row = [lax.dynamic_index_in_dim(each, i, keepdims=False) for each in columns]
+            with jax.disable_jit():  # of JAX's own functions, which tracing spends time on
+                new = step([state[k] for k in sorted(state)], row)
+            return {k: new[k] for k in values}
 
-    return moved
+        return moving.pack(lax.fori_loop(0, steps, body, moving.unpack(packed)))
+
+    return loop
+
+
+class Packing:
+    """Some tensors of a state as one vector for each type.
+
+    :param places: of the tensors within the state.
+    """
+
+    def __init__(self, state: Sequence[Tensor], places: Sequence[int]) -> None:
+        types = dict.fromkeys(state[i].dtype for i in places)
+        self.groups = [[i for i in places if state[i].dtype == kind] for kind in types]
+        self.places = [i for group in self.groups for i in group]
+        self.shapes = {i: tuple(state[i].shape) for i in places}
+
+    def flatten(self, state: Sequence[Tensor]) -> list[Tensor]:
+        return [_flatten_dense_tensors([state[i] for i in group]) for group in self.groups]
+
+    def unflatten(self, vectors: Sequence[Tensor], state: Sequence[Tensor]) -> None:
+        """Copy vectors back into the state."""
+        for vector, group in zip(vectors, self.groups, strict=True):
+            own = [state[i] for i in group]
+            torch._foreach_copy_(own, _unflatten_dense_tensors(vector, own))
+
+    # In JAX.
+
+    def pack(self, values: Mapping[int, Any]) -> list[Any]:
+        return [jnp.concatenate([values[i].reshape(-1) for i in group]) for group in self.groups]
+
+    def unpack(self, vectors: Sequence[Any]) -> dict[int, Any]:
+        values = {}
+        for vector, group in zip(vectors, self.groups, strict=True):
+            ends = list(accumulate(prod(self.shapes[i]) for i in group))
+            for i, part in zip(group, jnp.split(vector, ends[:-1]), strict=True):
+                values[i] = part.reshape(self.shapes[i])
+        return values
+
+
+def _draw(node: Node) -> Callable[[], Tensor]:
+    """What an operation draws.
+
+    :raises NotLoweredError: if that depends on the values of tensors.
+    """
+    if node.all_input_nodes and name(node.target) not in SHAPED:
+        raise NotLoweredError("what it draws depends on the values of tensors")
+
+    def empty(of: Node) -> Tensor:
+        like = of.meta["val"]
+        return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype)
+
+    target: Any = node.target
+    return lambda: target(*map_arg(node.args, empty), **map_arg(node.kwargs, empty))
+
+
+def _array(tensor: Tensor) -> Any:
+    """As JAX takes it fastest, without copying."""
+    return jax.dlpack.from_dlpack(tensor) if tensor.dtype is torch.bfloat16 else tensor.numpy()
 
 
 @contextmanager
-def _collector_paused() -> Iterator[None]:
-    """As recording makes many objects that stay, through which Python would search for cycles."""
-    before = gc.isenabled()
-    gc.disable()
-    try:
+def _jax() -> Iterator[None]:
+    """On the CPU, with the types that PyTorch has, and as many threads if JAX starts here."""
+    with jax.enable_x64(True), jax.default_device(_cpu()):
         yield
+
+
+@cache
+def _cpu() -> jax.Device:
+    before = os.environ.get("NPROC")
+    os.environ["NPROC"] = before or str(torch.get_num_threads())  # read once, at the start
+    try:
+        return jax.devices("cpu")[0]
     finally:
-        if before:
-            gc.enable()
+        os.environ.pop("NPROC") if before is None else None
 
 
-def _tensors(batch: Observed) -> list[Tensor]:
-    return [batch.x, *batch.given.values()]
-
-
-def _alike(one: Observed, other: Observed) -> bool:
-    """Whether two batches of the same data have one program."""
-    return len(one) == len(other) and one.size == other.size
+def _text(program: GraphModule) -> Hashable:
+    """Equal for equal programs."""
+    constants = [attribute(program, n) for n in program.graph.nodes if n.op == "get_attr"]
+    each = (value.detach().flatten().view(torch.uint8).numpy().tobytes() for value in constants)
+    return program.code, *each

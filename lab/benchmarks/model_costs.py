@@ -46,7 +46,7 @@ from scipy.stats import linregress
 
 from guides import FacetGuide, VaDEGuide
 from inference import SVIRunner
-from inference.training.compiled import RecordingWarning
+from inference.training.recorder import RecordingWarning
 from lab.benchmarks.model_cases import CASES, FULL, SMALL, Case, Size, facets
 from lab.benchmarks.model_steps import (
     VARIANTS,

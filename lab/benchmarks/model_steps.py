@@ -27,8 +27,6 @@ from guides import FacetGuide
 from inference import Loss, SVIRunner
 from inference.randomness import seeded, synchronize
 from inference.run import PRECISIONS
-from inference.training.cuda_graph import WARM_UP, CUDAGraphStep
-from inference.training.nonfinite import NonFiniteTracker
 from inference.training.steps import Steps
 from lab.benchmarks.model_cases import Case, Size
 from ppl_models.given.observed import Observed
@@ -64,9 +62,7 @@ def steps_of_a_run(runner: SVIRunner, data: Observed, batch_size: int | None = N
 
     The one place that knows how the training loop is put together.
     """
-    plan = runner.plan(data.x, 1, batch_size, **data.given)
-    parts = (plan.source, [NonFiniteTracker(runner)], plan.processes, plan.recording)
-    return plan.step_type(plan.runs, plan.weights, *parts)
+    return runner.plan(data.x, 1, batch_size, **data.given).steps()
 
 
 class FitSteps:
@@ -81,8 +77,6 @@ class FitSteps:
     def __init__(self, runner: SVIRunner, data: Observed, batch_size: int) -> None:
         self.runner = runner
         self.steps = steps_of_a_run(runner, data, batch_size)
-        self.number = torch.zeros_like(runner.model.gates[0])
-        self.total_loss = torch.zeros_like(self.number)
         self.rest: Iterator[list[Observed]] = iter(())
         self.ahead = 0
         runner.loss.train()
@@ -94,7 +88,7 @@ class FitSteps:
         precision = PRECISIONS[self.runner.precision]
         with network_precision(precision), pyro.validation_enabled(False):
             turn = next(self.rest, None) or self.next_pass()
-            self.steps.take(turn, self.number, self.total_loss)
+            self.steps.take(turn)
         self.runner.step += len(turn)
         self.ahead = len(turn) - 1
         yield_lock()
@@ -108,45 +102,26 @@ class FitSteps:
         """Until the device has finished."""
         synchronize(self.runner.device)
 
-    def settle(self) -> None:
-        """Take the steps after which none is recorded anew: XLA's program waits for the optimizer's
-        moments, which the first step makes; a CUDA graph begins a pass with them, and takes a few
-        steps without.
-
-        :raises RuntimeError: if there is no graph then.
-        """
-        if self.runner.compile == "xla":
-            self()
-        if not isinstance(self.steps, CUDAGraphStep):
-            return
-        for _ in range(self.steps.source.steps + WARM_UP + 1):
-            self()
-        if self.steps.replay is None:
-            raise RuntimeError("no step was recorded as a CUDA graph: were all batches smaller?")
-
     @property
     def refusal(self) -> str | None:
         """Why steps that were to be recorded are not, if they are not."""
-        if self.runner.compile == "xla":
-            return getattr(self.steps, "refused", "JAX is not installed")
         recorder = self.steps.recorder
-        if recorder is None or recorder.programs:
-            return None
-        return recorder.refused or "batches of groups of many sizes"
+        if recorder is None or not recorder.refused:
+            covered = recorder is None or self.steps.source.full is not None
+            return None if covered else "batches of groups of many sizes"
+        return next(iter(recorder.refused.values()))
 
 
 def library_step(guide: FacetGuide, batch: Observed, precision: str = "float32") -> Step:
     """The step that a run takes through Pyro, without the dealing of its batch."""
     runner = SVIRunner(guide.model, guide, precision=precision, compile=None)
-    take = steps_of_a_run(runner, batch, len(batch))
+    steps = steps_of_a_run(runner, batch, len(batch))
     runner.loss.train()
-    number = torch.zeros_like(runner.model.gates[0])
-    (batch,) = take.batches()
+    (turn,) = steps.turns(0)
 
     def step() -> None:
         with network_precision(PRECISIONS[precision]), pyro.validation_enabled(False):
-            take(batch, number)
-        number.add_(1)
+            steps.take(turn)
 
     return step
 
@@ -207,16 +182,11 @@ def interleaved_medians(
 
 
 def begin(step: Step) -> float:
-    """Seconds of a program's first step, and of those that its compiler waits for; by the clock on
-    the wall, as compilers have processes of their own.
+    """Seconds of a program's first step, by the clock on the wall, as compilers have processes of
+    their own.
     """
     with pyro.validation_enabled(False):
-        seconds = _turn(step, 1, time.perf_counter)
-    if isinstance(step, FitSteps):
-        started = time.perf_counter()
-        step.settle()
-        seconds += time.perf_counter() - started
-    return seconds
+        return _turn(step, 1, time.perf_counter)
 
 
 def in_turns(

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 from inference import Checkpoints, Rows, SVIRunner
 from inference.checkpoints.periodic import CheckpointWriter
 from inference.training.data_source import InMemorySource, LoaderSource, data_source_for
-from inference.training.nonfinite import NonFiniteTracker
+from inference.training.faults import non_finite_terms
 from tests.catalog import ivae, mlvae, nvae_partly_labeled_two_draws, two_facets, vade
 
 pytestmark = pytest.mark.slow(15)
@@ -93,10 +93,10 @@ def test_a_run_on_a_loader_goes_on_as_if_it_had_not_stopped(
         loader = DataLoader(Noisy(X), batch_size=8, shuffle=True, num_workers=workers)
         return runner().fit(loader, epochs=2, progress=False, **options)
 
-    original, taken = CheckpointWriter.after_step, []
+    original, taken = CheckpointWriter.after_steps, []
 
-    def after_step(self: CheckpointWriter) -> None:
-        original(self)
+    def after_steps(self: CheckpointWriter, number: int) -> None:
+        original(self, number)
         taken.append(1)
         if len(taken) == steps:
             self.write()
@@ -104,7 +104,7 @@ def test_a_run_on_a_loader_goes_on_as_if_it_had_not_stopped(
 
     unbroken = fit()
     with monkeypatch.context() as patch:
-        patch.setattr(CheckpointWriter, "after_step", after_step)
+        patch.setattr(CheckpointWriter, "after_steps", after_steps)
         with pytest.raises(InterruptedError):
             fit(checkpoints=Checkpoints(tmp_path))
     assert same(unbroken, fit(checkpoints=Checkpoints(tmp_path, resume=True)))
@@ -256,7 +256,7 @@ def test_a_fault_is_found_again_in_a_loader() -> None:
         broken.model.mixtures["digit"].loc.fill_(float("nan"))
     feed = data_source_for(broken.guide, broken.device, shuffled(), {}, None, None)
     with pyro.validation_enabled(False):
-        assert {"kl_z_digit", "kl_c_digit"} <= set(NonFiniteTracker(broken).non_finite_terms(feed))
+        assert {"kl_z_digit", "kl_c_digit"} <= set(non_finite_terms(broken, feed))
 
 
 def mapped(path: Path, values: np.ndarray) -> np.memmap:

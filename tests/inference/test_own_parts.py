@@ -26,7 +26,7 @@ from inference import Guard, GuideEnum_ELBO, SVIRunner, fit_together
 from inference.checkpoints.periodic import _listening
 from inference.schedules import Constant, Schedule
 from inference.training import plan
-from inference.training.compiled import Recorder, RecordingWarning
+from inference.training.recorder import Recorder, RecordingWarning
 from inference.training.recording import record
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder, Normal
 from tests.inference.test_recorded_steps import assert_same
@@ -570,7 +570,7 @@ def test_parameters_that_are_replaced_are_noticed(
 def test_assigned_buffers_are_noticed_where_they_would_be_lost() -> None:
     """In a recorded step, which is refused then, and in the steps of several runs at once."""
     _, (warned,) = trained(decoding(assigns_a_buffer), "replay")
-    assert "assigns the buffer 'loss.guide.model.decoder.ema': change it in place" in warned
+    assert "assigns the buffer 'guide.model.decoder.ema': change it in place" in warned
     trial = Trial()
     decoding(assigns_a_buffer)(trial)
     runner = SVIRunner(trial.model, trial.guide.double(), compile=None)
@@ -587,7 +587,7 @@ def test_the_warning_names_the_part_and_what_to_do() -> None:
 
 def test_a_model_that_is_refused_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[Any] = []
-    monkeypatch.setattr(Recorder, "_program", lambda *args: tried.append(args) or 1 / 0)
+    monkeypatch.setattr(Recorder, "_gradient", lambda *args: tried.append(args) or 1 / 0)
     trained(called_back(freezing), "auto")
     assert len(tried) == 1
 

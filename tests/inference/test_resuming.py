@@ -46,16 +46,16 @@ def start(
 def stopping(monkeypatch: pytest.MonkeyPatch, after_steps: int) -> None:
     """Let the next run end in the middle, after a checkpoint of that very step."""
     taken: list[Any] = []
-    original = CheckpointWriter.after_step
+    original = CheckpointWriter.after_steps
 
-    def after_step(self: CheckpointWriter) -> None:
-        original(self)
-        taken.append(self.at)
+    def told(self: CheckpointWriter, number: int) -> None:
+        original(self, number)
+        taken.append(number)
         if len(taken) == after_steps:
             self.write()
             raise InterruptedError
 
-    monkeypatch.setattr(CheckpointWriter, "after_step", after_step)
+    monkeypatch.setattr(CheckpointWriter, "after_steps", told)
 
 
 def same(one: SVIRunner, other: SVIRunner) -> None:
@@ -380,16 +380,16 @@ def changed(*way: Any, to: Any) -> Callable[[dict], None]:
 RUN: tuple[Any, ...] = ("runs", 0, "run")
 GROUP: tuple[Any, ...] = (*RUN, "optimizer", "param_groups", 0)
 ALTERED: list[tuple[str, Callable[[dict], None]]] = [
-    ("it must hold call and progress and runs", changed("call", to=...)),
-    ("progress must hold epoch and batches", changed("progress", "epoch", to=...)),
+    ("it must hold call and runs and random", changed("call", to=...)),
+    ("progress must hold logged and epoch", changed(*RUN, "progress", "epoch", to=...)),
     ("runs must have 1 entries", changed("runs", to=[])),
     ("run must hold epoch and step", changed(*RUN, "history", to=...)),
     ("record 1 must hold epoch and step", changed(*RUN, "history", 0, to=[1])),
     ("its optimizer has other parameters", changed(*GROUP, "params", to=[0])),
     ("streams must have 1 entries", changed("random", to=[])),
     ("streams 0 must be torch.uint8 of", changed("random", 0, 0, to=lambda t: t[:-1])),
-    ("batches must be int, got str", changed("progress", "batches", to="3")),
-    (r"total_loss must be .* \[1\]", changed("progress", "total_loss", to=torch.zeros(2))),
+    ("batches must be int, got str", changed(*RUN, "progress", "batches", to="3")),
+    (r"total must be .* \[\]", changed(*RUN, "counters", "total", to=torch.zeros(2))),
     (
         r"model.gates must be torch.float32 of shape \[2\]",
         changed(*RUN, "weights", "guide.model.gates", to=torch.ones(3)),

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from inference.training.recording import agree, record, shortened, with_gradient
 from inference.training.simplify import simplify
 
 aten = torch.ops.aten
@@ -80,60 +78,3 @@ def test_what_changes_in_place_stays(function: Callable[[Tensor], object]) -> No
     :func:`operations` compares the results.
     """
     assert len(operations(function, X)) >= 3
-
-
-def test_repeated_terms_are_differentiated_once() -> None:
-    """What an objective computes twice has one derivative, taken once its weights are added up."""
-
-    def objective(w: Tensor, x: Tensor) -> Tensor:
-        return (x - w).square().mul(-0.5).sum(-1) + 2 * (x - w).square().mul(-0.5).sum(-1)
-
-    examples = [torch.tensor([0.5, 1.0, 2.0]), X]
-    whole = record(with_gradient(objective, 1, []), examples)
-    short = record(with_gradient(shortened(objective, 1, examples), 1, []), examples)
-    assert agree(with_gradient(objective, 1, []), short, examples)
-    assert len(short.graph.nodes) <= len(whole.graph.nodes) - 4
-
-
-def test_gradients_that_are_stopped_stay_so() -> None:
-    has: list[bool] = []
-
-    def objective(w: Tensor, v: Tensor, x: Tensor) -> Tensor:
-        return (w.detach() * x * w + v.detach()).sum()
-
-    examples = [torch.ones(3), torch.ones(3), X]
-    short = with_gradient(shortened(objective, 2, examples), 2, has)
-    assert agree(with_gradient(objective, 2, []), short, examples)
-    assert has == [True, False]
-
-
-class Reversed(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x * 1
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
-        return -gradient
-
-
-def without_gradient(w: Tensor) -> Tensor:
-    with torch.no_grad():
-        return w * 2
-
-
-RULES: dict[str, Callable[[Tensor], Tensor]] = {
-    "no_grad": without_gradient,
-    "data": lambda w: w.data * 2,
-    "detach_": lambda w: (w * 2).detach_(),
-    "autograd.Function": Reversed.apply,
-    "autograd.grad": lambda w: torch.autograd.grad(w.square().sum(), w)[0],
-    "func.grad": lambda w: torch.func.grad(lambda v: v.square().sum())(w),
-}
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_other_rules_for_gradients_are_noticed(rule: str) -> None:
-    """However little they matter, such as a term that a warm-up brings in later."""
-    with pytest.raises(ValueError, match=r"has a rule of its own for gradients"):
-        shortened(lambda w, x: (w * x + 1e-9 * RULES[rule](w)).sum(), 1, [torch.ones(3), X])

@@ -18,7 +18,6 @@ from inference.training.batching import Rows
 from inference.training.data_source import data_source_for
 from inference.training.loop import train
 from inference.training.plan import FitPlan
-from inference.training.steps import VmappedStep
 from ppl_models import MFCVAE, MLP, GaussianMixture, MLPLadder, Normal, VaDE, VampPrior
 from ppl_models.given.observed import Observed
 from tests.catalog import (
@@ -134,7 +133,8 @@ def together(
 ) -> None:
     """As fit_together, with a way of dealing of the user's."""
     feed = data_source_for(group[0].guide, group[0].device, x, beside, batch_size, batches)
-    train(FitPlan(group, VmappedStep, feed, epochs, 1, [[] for _ in group], progress=False))
+    plan = FitPlan(group, feed, epochs, 1, [[] for _ in group], progress=False, together=True)
+    train(plan)
 
 
 class AsTheyLie(Rows):

@@ -1,0 +1,70 @@
+"""Steps whose objective or gradient was not finite: what follows from them, and which they were."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from inference.run import Run
+from inference.training.data_source import DataSource
+
+# This many consecutive faulty steps end a run that skips them.
+IN_A_ROW = 10
+# Rows to check at a time for a term that is not finite.
+PART = 2048
+
+
+def report_faults(run: Run, steps: int, source: DataSource) -> int:
+    """Number of steps skipped since the last record; halve the rate or end the run, depending on
+    the guard, and count anew.
+
+    :param steps: number of steps since the last record.
+    :raises FloatingPointError: if a fault stops the run, or at least ten consecutive steps were
+        faulty.
+    """
+    progress, skipped = run.progress, int(run.counters["faults"])
+    progress.faults_in_a_row = progress.faults_in_a_row + skipped if skipped == steps else 0
+    if skipped and (run.guard.action == "stop" or progress.faults_in_a_row >= IN_A_ROW):
+        raise FloatingPointError(diagnosis(run, source))
+    if skipped and run.guard.action == "halve":
+        for group in run.optimizer.param_groups:
+            group["lr"] /= 2
+    run.counters["faults"].zero_()
+    if not progress.faults_in_a_row:  # the first fault is kept until a step succeeds
+        run.counters["first_fault"].fill_(-1.0)
+    return skipped
+
+
+def diagnosis(run: Run, source: DataSource) -> str:
+    """Which step, which gradients and, if it can be told, which term was not finite."""
+    rate, finite = run.optimizer.param_groups[0]["lr"], run.counters["fault_norms"].isfinite()
+    names = [name for name, _ in run.loss.named_parameters()]
+    gradients = [
+        name for name, is_finite in zip(names, finite.tolist(), strict=True) if not is_finite
+    ]
+    first = int(run.counters["first_fault"]) + 1
+    advice = (
+        '- to skip such steps: guard=Guard("skip"), or Guard("halve"), which halves the rate too'
+        if run.guard.action == "stop"
+        else f"{run.progress.faults_in_a_row} steps in a row were skipped already"
+    )
+    return (
+        f"the objective of the run with seed {run.seed}, or its gradient, was not finite at step "
+        f"{first} (the run is in epoch {run.epoch}) at lr={rate}; parameters are as they were "
+        f"before that step.\n  Gradients that were not finite: {_some(gradients) or 'none'}\n  "
+        f"Terms that are not, on the data, with these parameters: "
+        f"{_some(non_finite_terms(run, source)) or 'none'}\n  Try one of:\n  - a lower rate\n"
+        f"  - data of another scale\n  {advice}"
+    )
+
+
+def non_finite_terms(run: Run, source: DataSource) -> list[str]:
+    """Terms of the ELBO that are not finite, on the first rows where one is not."""
+    for part in source.chunks(max(source.batch_size, PART)):
+        found = run.loss.terms(part.x, **part.given)
+        if terms := [n for n, value in found.items() if n != "elbo" and not value.isfinite()]:
+            return terms
+    return []
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} others" if len(names) > 5 else "")
