@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
@@ -24,9 +24,6 @@ from inference.checkpoints.saved_run import check_history
 from inference.checkpoints.training_state import check_like, is_unfinished, read, write
 from inference.randomness import random_state, set_random_state
 from ppl_models.given.checks import check_count, check_kind, check_path, check_positive
-
-if TYPE_CHECKING:
-    from inference.training.plan import FitPlan
 
 __all__ = [
     "CheckpointWarning",
@@ -126,8 +123,11 @@ class Checkpoints:
         return checkpoints_in(self.folder)
 
     @contextmanager
-    def writer(self, plan: FitPlan) -> Iterator[CheckpointWriter]:
-        """The writer that the training loop tells of its progress; handles signals meanwhile."""
+    def writer(self, plan: Any) -> Iterator[CheckpointWriter]:
+        """The writer that the training loop tells of its progress; handles signals meanwhile.
+
+        :param plan: of the call (:class:`~inference.training.plan.FitPlan`).
+        """
         with ExitStack() as stack:
             plan.processes.on_first(lambda: self._begin(stack))
             writer = CheckpointWriter(self, plan)
@@ -140,7 +140,7 @@ class Checkpoints:
 class CheckpointWriter:
     """Reads and writes one call's checkpoints; among several processes, only the first one does."""
 
-    def __init__(self, checkpoints: Checkpoints, plan: FitPlan) -> None:
+    def __init__(self, checkpoints: Checkpoints, plan: Any) -> None:
         self.checkpoints, self.plan = checkpoints, plan
         self.runs, self.callbacks, self.processes = plan.runs, plan.callbacks, plan.processes
         self.call = json.loads(json.dumps(plan.description()))

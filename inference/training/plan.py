@@ -15,7 +15,7 @@ from inference.distributed import SingleProcess
 from inference.records import plain
 from inference.run import Callback, Run, check_optimized, check_precision
 from inference.schedules import WeightFunction
-from inference.training.data_source import DataSource, fingerprint
+from inference.training.data_source import DataSource, InMemorySource, fingerprint
 from inference.training.parts import Parts
 from inference.training.recorder import Recording
 from inference.training.stacked import StepsTogether
@@ -88,29 +88,43 @@ class FitPlan:
 
     def steps(self) -> Steps:
         """How the steps are taken."""
-        return StepsTogether(self) if self.together else Steps(self)
+        parts = (self.runs, self.weights, self.source, self.processes, self.recording)
+        return StepsTogether(*parts) if self.together else Steps(*parts)
 
     def _recording(self) -> Recording:
         """Which steps are recorded: if the run leaves it open, those where it pays and is safe."""
-        steps, alone = self.epochs * self.source.steps, not self.together
-        if self.lead.compile != "auto":
-            executor = self.lead.compile
-            if executor == "cuda graph" and (self.lead.device.type != "cuda" or not alone):
-                raise ValueError(
-                    "compile='cuda graph' is for one process on a CUDA device, but here the "
-                    f"device is {self.lead.device}: leave it out"
-                )
-            return Recording(executor, asked_for=True)
+        device, executor, unsuitable = self.lead.device, self.lead.compile, self._unsuitable()
+        if executor == "cuda graph" and device.type != "cuda":
+            raise ValueError(
+                "compile='cuda graph' is for one process on a CUDA device, but here the device is "
+                f"{device}: leave it out"
+            )
+        if executor != "auto":
+            return Recording(executor, asked_for=True, unsuitable=unsuitable)
+        steps = self.epochs * self.source.steps
         if steps < STEPS_THAT_PAY:
             return Recording()
         unknown = (Parts(run, self.weights).unknown for run in self.runs)
         if part := next(filter(None, unknown), None):
             return Recording(unknown=part)
         parameters = sum(each.numel() for each in self.lead.loss.parameters())
-        small = parameters * self.source.batch_size <= SMALL and self.lead.device.type == "cpu"
-        compiles = steps >= STEPS_THAT_PAY_COMPILING and small and alone
-        executor = "xla" if compiles and find_spec("jax") is not None else "replay"
-        return Recording(executor, last=self.epochs >= STEPS_THAT_PAY)
+        small = parameters * self.source.batch_size <= SMALL and unsuitable is None
+        compiles = steps >= STEPS_THAT_PAY_COMPILING and small and find_spec("jax") is not None
+        last = self.epochs >= STEPS_THAT_PAY
+        return Recording("xla" if compiles else "replay", last, unsuitable=unsuitable)
+
+    def _unsuitable(self) -> str | None:
+        """Why whole steps cannot be taken by a compiler or a graph, as far as that is plain."""
+        if self.together or self.processes.size > 1:
+            return "several runs or processes take part"
+        if self.source.full is None:
+            return "batches of groups of many sizes"
+        if self.lead.compile == "cuda graph":
+            return None
+        if not isinstance(self.source, InMemorySource):
+            return "its data come from a loader"
+        device = self.lead.device
+        return None if device.type == "cpu" else f"its device is {device}"
 
     def check_callbacks(self) -> None:
         """Call ``check`` of the callbacks that have it, which raises if they would fail."""

@@ -6,20 +6,23 @@ import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from inference.randomness import seeded, undisturbed
-from inference.training.data_source import InMemorySource
-from inference.training.recording import Recorded, TensorFunction, laid_out, recorded
+from inference.training.recording import (
+    Recorded,
+    RecordedStep,
+    TensorFunction,
+    laid_out,
+    recorded,
+)
 from inference.training.update import MOMENTS, Update
 from ppl_models.given.observed import Observed
 
-if TYPE_CHECKING:
-    from inference.training.steps import Steps
-
+NOT_ADAM = "its optimizer is not fused Adam"
 # Of a call of XLA, at most: steps, and numbers in their batches.
 STEPS, NUMBERS = 64, 2**22
 
@@ -38,12 +41,14 @@ class Recording:
     :ivar asked_for: whether to record the steps of parts that are not this library's as well, and
         to warn if the steps cannot be recorded.
     :ivar unknown: the part because of which nothing is recorded, if that is so, in words.
+    :ivar unsuitable: why whole steps cannot be compiled or captured, but only be replayed.
     """
 
     executor: str | None = None
     last: bool = True
     asked_for: bool = False
     unknown: str | None = None
+    unsuitable: str | None = None
 
 
 class RecordingWarning(UserWarning):
@@ -67,55 +72,43 @@ class Recorder:
 
     A program has fixed which parameters learn and the settings of all parts.
 
+    :param objectives: ``[S]`` or a scalar, as a pure function of parameters and buffers by name,
+        the step, and a batch.
+    :param settings: what must not change after something was recorded.
+    :param updates: of each run.
+
     :ivar refused: why the steps cannot be recorded, or not be compiled, if that is so.
     """
 
-    def __init__(self, steps: Steps, recording: Recording) -> None:
-        self.steps, self.recording = steps, recording
+    def __init__(
+        self,
+        objectives: Callable[[Mapping[str, Tensor], Tensor, Observed], Tensor],
+        settings: Callable[[], Any],
+        updates: Sequence[Update],
+        recording: Recording,
+    ) -> None:
+        self.objectives, self.settings, self.updates = objectives, settings, updates
+        self.recording = recording
         self.refused: dict[str, str] = {}
         self.programs: dict[tuple[Hashable, ...], Any] = {}
+        self.recorded_for: Any = None
 
-    def renew(self, unknown: str | None) -> bool:
-        """Drop what was recorded; returns whether steps may be recorded now.
+    def look(self, held: dict[str, Tensor]) -> None:
+        """Take in what callbacks may have changed, and drop what was recorded, if it was.
 
-        :param unknown: the first part that is not this library's, in words.
+        :param held: parameters and buffers by name.
         """
-        self.programs = {}
-        if unknown is not None and not self.recording.asked_for:
-            warn_of_unknown(unknown)
-            return False
-        executor = str(self.recording.executor)
-        whole = executor != "replay" and executor not in self.refused
-        if whole and (why := self._unsuitable(executor)):
-            self._refuse(executor, why)
-        return True
-
-    def release(self) -> None:
-        """Drop what has fixed the addresses of tensors, which callbacks may have replaced."""
+        self.held = held
+        self.learning = [name for name, tensor in held.items() if tensor.requires_grad]
+        # Graphs have fixed the addresses of tensors, which may have been replaced.
         self.programs = {key: of for key, of in self.programs.items() if key[0] != "cuda graph"}
-
-    def _unsuitable(self, executor: str) -> str | None:
-        """Why whole steps cannot be taken by a compiler or a graph, as far as that is plain."""
-        steps = self.steps
-        if steps.plan.processes.size > 1:
-            return "several processes take part"
-        if steps.source.full is None:
-            return "batches of groups of many sizes"
-        if steps.updates[0].options is None:
-            return "its optimizer is not fused Adam"
-        if executor == "cuda graph":
-            return None
-        if not isinstance(steps.source, InMemorySource):
-            return "its data come from a loader"
-        device = steps.runs[0].device
-        return None if device.type == "cpu" else f"its device is {device}"
-
-    def covers(self, rows: int) -> bool:
-        """Whether a batch of so many rows, of all processes, gets a program; no batch does if they
-        vary, as those of unequal groups, which would need too many.
-        """
-        full = self.steps.source.full
-        return full is not None and (self.recording.last or rows == full)
+        if (now := self.settings()) != self.recorded_for:
+            self.recorded_for, self.programs = now, {}
+        executor = str(self.recording.executor)
+        if executor != "replay" and executor not in self.refused:
+            plain = self.updates[0].options is not None
+            if why := self.recording.unsuitable or (None if plain else NOT_ADAM):
+                self._refuse(executor, why)
 
     def gradient(self, batch: Observed) -> Gradient | None:
         """The objectives and their gradient; ``None`` if they cannot be recorded."""
@@ -147,16 +140,15 @@ class Recorder:
         """Steps that one call may take on batches like this one."""
         if self.recording.executor != "xla" or "xla" in self.refused:
             return 1
-        numbers = sum(each.numel() for each in tensors_of(batch))
-        return min(STEPS, self.steps.source.steps, max(1, NUMBERS // numbers))
+        return min(STEPS, max(1, NUMBERS // sum(each.numel() for each in tensors_of(batch))))
 
     def turn(self, batch: Observed) -> Turn | None:
         """What takes whole steps on batches like this one, if that is compiled or captured."""
         executor = str(self.recording.executor)
         make = {"xla": self._compiled, "cuda graph": self._captured}.get(executor)
-        if make is None or executor in self.refused or len(batch) != self.steps.source.full:
+        if make is None or executor in self.refused:
             return None
-        key = *_key(batch), self.steps.updates[0].settings()
+        key = *_key(batch), self.updates[0].settings()
         return self._kept(executor, key, lambda: make(batch))
 
     def _kept(self, kind: str, key: tuple[Hashable, ...], build: Callable[[], Any]) -> Any:
@@ -191,16 +183,16 @@ class Recorder:
 
     def _given(self, batch: Observed) -> list[Tensor]:
         """What the gradient's program takes: parameters and buffers, the step, and the batch."""
-        steps = self.steps
-        return [*steps.held.values(), steps.runs[0].counters["step"], *tensors_of(batch)]
+        step = self.updates[0].run.counters["step"]
+        return [*self.held.values(), step, *tensors_of(batch)]
 
     def _gradient(self, batch: Observed) -> tuple[Recorded, list[bool]]:
         has: list[bool] = []
         function, examples = self._with_gradient(batch, has), self._given(batch)
-        before = self.steps.settings()
+        before = self.settings()
         with undisturbed():
             found = recorded(function, examples)
-        if self.steps.settings() != before:
+        if self.settings() != before:
             # too little to be seen in the results so far
             raise ValueError("it changes settings of its own in each step")
         return found, has
@@ -210,14 +202,14 @@ class Recorder:
 
         :param has: filled with which of the parameters that learn have one; those alone are given.
         """
-        names, learning = list(self.steps.held), list(self.steps.learning)
+        names, learning = list(self.held), self.learning
 
         def both(*tensors: Tensor) -> list[Tensor]:
             held = dict(zip(names, tensors, strict=False))
             held |= {name: held[name].detach().requires_grad_() for name in learning}
             step, x, *rest = tensors[len(names) :]
             like = Observed(x, dict(zip(batch.given, rest, strict=True)), batch.size)
-            values = self.steps.objectives(held, step, like)
+            values = self.objectives(held, step, like)
             leaves = [held[name] for name in learning]
             gradients = torch.autograd.grad(values.sum(), leaves, allow_unused=True)
             has[:] = [gradient is not None for gradient in gradients]
@@ -230,12 +222,12 @@ class Recorder:
 
         :raises ValueError: if it cannot be recorded.
         """
-        (update,), inputs = self.steps.updates, tensors_of(batch)
+        (update,), inputs = self.updates, tensors_of(batch)
         found = self._kept("replay", _key(batch), lambda: self._gradient(batch))
         if found is None:
             raise ValueError(self.refused["replay"])
         gradient, has = found
-        names = tuple(n for n, each in zip(self.steps.learning, has, strict=True) if each)
+        names = tuple(n for n, each in zip(self.learning, has, strict=True) if each)
         state, given = update.state(names), self._given(batch)
         before = [state[name] for name in update.changing]
         with seeded(0, batch.x.device):
@@ -269,31 +261,6 @@ class Recorder:
                 replay(tensors_of(each))
 
         return turn
-
-
-class RecordedStep(NamedTuple):
-    """A whole step as operations on a state and a batch.
-
-    :ivar gradient: of the first tensors of the state, and a batch; gives the objective and the
-        gradients, and may change buffers.
-    :ivar update: of the state, what ``gradient`` gives, and some of the state's tensors as they
-        were before; changes the state.
-    :ivar held: how many tensors of the state ``gradient`` takes.
-    :ivar before: the places of those tensors.
-    :ivar telling: the places of the total of the objectives, and of the means of the gradients.
-    """
-
-    gradient: Recorded
-    update: Recorded
-    held: int
-    before: Sequence[int]
-    telling: Sequence[int]
-
-    def take(self, state: Sequence[Tensor], batch: Sequence[Tensor]) -> None:
-        before = [state[i].clone() for i in self.before]
-        with torch.no_grad():
-            found = self.gradient.run(*state[: self.held], *batch)
-        self.update.run(*state, *found, *before)
 
 
 def tensors_of(batch: Observed) -> list[Tensor]:

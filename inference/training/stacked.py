@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from inference.randomness import derive_seed
+from inference.run import Run
+from inference.schedules import WeightFunction
 from inference.training.batching import Rows
-from inference.training.data_source import InMemorySource
+from inference.training.data_source import DataSource, InMemorySource
 from inference.training.parts import SCHEDULED
 from inference.training.steps import Steps, called
 from ppl_models.given.observed import Observed
-
-if TYPE_CHECKING:
-    from inference.training.plan import FitPlan
 
 
 class StepsTogether(Steps):
@@ -25,16 +24,18 @@ class StepsTogether(Steps):
     :raises ValueError: if the data cannot be batched alike for all runs.
     """
 
-    def __init__(self, plan: FitPlan) -> None:
-        source, batching = plan.source, getattr(plan.source, "batching", plan.source)
+    def __init__(
+        self, runs: Sequence[Run], weights: WeightFunction, source: DataSource, *beside: Any
+    ) -> None:
+        batching = getattr(source, "batching", source)
         if not isinstance(source, InMemorySource) or not isinstance(batching, Rows):
             raise ValueError(
                 f"runs that are trained together need batches of equal size, which {batching!r} "
                 "does not give: train each alone, with SVIRunner.fit"
             )
         self.memory, self.order = source, batching.order
-        self.stacks = _stacked([_tensors(run) for run in plan.runs])
-        super().__init__(plan)
+        self.stacks = _stacked([_tensors(run) for run in runs])
+        super().__init__(runs, weights, source, *beside)
 
     def look(self) -> None:
         """Take in what callbacks have changed: tensors instead of views, as by ``p.data = ...``,
@@ -97,7 +98,7 @@ class StepsTogether(Steps):
                     setattr(module, name, buffer.clone())  # a schedule may have shared one object
 
 
-def _tensors(run: Any) -> dict[str, Tensor]:
+def _tensors(run: Run) -> dict[str, Tensor]:
     return dict(run.loss.named_parameters()) | dict(run.loss.named_buffers())
 
 

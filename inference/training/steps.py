@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from inference.distributed import Shard
+from inference.distributed import Shard, SingleProcess
 from inference.objectives import Loss
 from inference.randomness import derive_seed
-from inference.run import check_optimized
+from inference.run import Run, check_optimized
 from inference.schedules import WeightFunction
+from inference.training.data_source import DataSource
 from inference.training.parts import SCHEDULED, Parts
-from inference.training.recorder import Gradient, Recorder, laid_out
+from inference.training.recorder import Gradient, Recorder, Recording, warn_of_unknown
+from inference.training.recording import laid_out
 from inference.training.update import Update
 from ppl_models.given.observed import Observed
-
-if TYPE_CHECKING:
-    from inference.training.plan import FitPlan
 
 
 class Steps:
@@ -30,12 +29,20 @@ class Steps:
     :ivar look_again: whether callbacks ran since the last pass began, which may change anything.
     """
 
-    def __init__(self, plan: FitPlan) -> None:
-        self.plan, self.runs, self.source = plan, plan.runs, plan.source
-        self.program = ScheduledLoss(self.runs[0].loss, plan.weights)
-        self.recorder = Recorder(self, plan.recording) if plan.recording.executor else None
-        self.updates = [Update(run, self.recorder is not None) for run in self.runs]
-        self.recorded_for: Any = None
+    def __init__(
+        self,
+        runs: Sequence[Run],
+        weights: WeightFunction,
+        source: DataSource,
+        processes: SingleProcess,
+        recording: Recording,
+    ) -> None:
+        self.runs, self.weights, self.source, self.processes = runs, weights, source, processes
+        self.program = ScheduledLoss(runs[0].loss, weights)
+        self.recording, recorded = recording, recording.executor is not None
+        self.updates = [Update(run, recorded) for run in runs]
+        parts = self.objectives, self.settings, self.updates, recording
+        self.recorder = Recorder(*parts) if recorded else None
         self.look_again = True
 
     # What depends on the number of runs.
@@ -82,7 +89,8 @@ class Steps:
                 yield turn
                 turn = []
             turn.append(batch)
-            if len(turn) >= (self.recorder.room(turn[0]) if self.recorder else 1):
+            room = self.recorder.room(turn[0]) if self.recorder else 1
+            if len(turn) >= min(room, self.source.steps):
                 yield turn  # none is read ahead where steps are taken one by one
                 turn = []
         if turn:
@@ -94,21 +102,22 @@ class Steps:
         for run, update in zip(self.runs, self.updates, strict=True):
             check_optimized(run.loss, run.optimizer)
             update.look()
-        if self.recorder is not None:
-            self.recorder.release()
-        self.held = self.tensors()
-        self.learning = {n: t for n, t in self.held.items() if t.requires_grad}
-        if self.recorder is not None and (now := self.settings()) != self.recorded_for:
-            self.recorded_for = now
-            unknown = next((of.unknown for of in self.parts() if of.unknown), None)
-            if not self.recorder.renew(unknown):
-                self.recorder = None
-                for update in self.updates:
-                    update.options = None
+        held = self.tensors()
+        self.learning = {name: each for name, each in held.items() if each.requires_grad}
+        if self.recorder is None:
+            return
+        unknown = next((of.unknown for of in self.parts() if of.unknown), None)
+        if unknown is None or self.recording.asked_for:
+            self.recorder.look(held)
+            return
+        self.recorder = None
+        warn_of_unknown(unknown)
+        for update in self.updates:
+            update.recording, update.options = False, None
 
     def parts(self) -> list[Parts]:
         """What the steps of each run depend on."""
-        return [Parts(run, self.plan.weights) for run in self.runs]
+        return [Parts(run, self.weights) for run in self.runs]
 
     def settings(self) -> list[Any]:
         """What must not change after something was recorded."""
@@ -116,8 +125,10 @@ class Steps:
 
     def take(self, batches: Sequence[Observed]) -> None:
         """Take a step on each batch, of one size."""
-        covered = self.recorder is not None and self.recorder.covers(self.rows(batches[0]))
-        if covered and self.recorder and (turn := self.recorder.turn(batches[0])):
+        rows, full, recorder = self.rows(batches[0]), self.source.full, self.recorder
+        # No batch has a program if they vary, as those of unequal groups: too many are needed.
+        covered = full is not None and (self.recording.last or rows == full)
+        if recorder and rows == full and (turn := recorder.turn(batches[0])):
             turn(batches)
             return
         for batch in batches:
@@ -128,7 +139,7 @@ class Steps:
 
         :param recorded: whether its gradient may come from a recorded program.
         """
-        processes, step = self.plan.processes, self.runs[0].counters["step"]
+        processes, step = self.processes, self.runs[0].counters["step"]
         mine, share = processes.shard(batch)
         before = [update.snapshot() for update in self.updates]
         found = self.recorder.gradient(mine) if recorded and self.recorder else None

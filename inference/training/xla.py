@@ -26,8 +26,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from inference.training.lowering import NotLoweredError, lower, name, written
-from inference.training.recorder import RecordedStep
-from inference.training.recording import TensorFunction, agree
+from inference.training.recording import RecordedStep, TensorFunction, agree
 from inference.training.simplify import attribute, is_random
 
 # Of these operations the shape of a tensor matters alone.

@@ -68,11 +68,13 @@ def assert_same_weights(one: SVIRunner, other: SVIRunner, tolerance: float = 1e-
 
 
 @pytest.fixture
-def renewed(monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    """How often what was recorded is dropped, at the beginning as well."""
+def built(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """The gradients' programs: one for each shape of a batch, and each time they are dropped."""
     made: list[None] = []
-    original = Recorder.renew
-    monkeypatch.setattr(Recorder, "renew", lambda *given: (made.append(None), original(*given))[1])
+    original = Recorder._gradient
+    monkeypatch.setattr(
+        Recorder, "_gradient", lambda *given: (made.append(None), original(*given))[1]
+    )
     return made
 
 
@@ -199,10 +201,10 @@ def test_a_fit_ends_the_same_without(what: str, monkeypatch: pytest.MonkeyPatch)
     "schedule", [WarmUp(5), ProgressiveFadeIn((1, 2), 4)], ids=["warm-up", "fade-in"]
 )
 @pytest.mark.filterwarnings("ignore::inference.schedules.AbruptFadeInWarning")
-def test_weights_move_and_nothing_is_recorded_anew(schedule: Schedule, renewed: list[None]) -> None:
+def test_weights_move_and_nothing_is_recorded_anew(schedule: Schedule, built: list[None]) -> None:
     a, b = (small(mode, schedule=schedule).fit(X, 4, **SIZES) for mode in (None, "replay"))
     assert_same(a, b)
-    assert len(renewed) == 1
+    assert len(built) == 2
 
 
 def test_temperatures_move(recorders: list[Recorder]) -> None:
@@ -211,7 +213,7 @@ def test_temperatures_move(recorders: list[Recorder]) -> None:
     assert not recorders[-1].refused
 
 
-def test_what_a_callback_changes_is_recorded_anew(renewed: list[None]) -> None:
+def test_what_a_callback_changes_is_recorded_anew(built: list[None]) -> None:
     """A parameter that no longer learns, and a setting of the guide."""
 
     def freeze(run: Any, record: dict[str, Any]) -> None:
@@ -226,7 +228,7 @@ def test_what_a_callback_changes_is_recorded_anew(renewed: list[None]) -> None:
         return small(mode).fit(X, 4, callbacks=[freeze], label=label, **SIZES)
 
     assert_same(run(None), run("replay"))
-    assert len(renewed) == 3
+    assert len(built) == 6
 
 
 def test_networks_in_bfloat16(recorders: list[Recorder]) -> None:

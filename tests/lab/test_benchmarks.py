@@ -189,7 +189,7 @@ def test_a_mode_that_is_refused_is_left_out(monkeypatch: pytest.MonkeyPatch) -> 
         step = ours(SIZES["table"], "float32", "replay")
         step.next_pass()
         assert step.steps.recorder is not None
-        step.steps.recorder.refused = "there is no compiler"
+        step.steps.recorder.refused["xla"] = "there is no compiler"
         return step
 
     monkeypatch.setitem(step_time.VARIANTS, "ours, xla", refused)
