@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import jax
@@ -86,11 +88,11 @@ def _result(node: Node, value: Callable[[Node], Any]) -> Any:
     result = operation(*map_arg(node.args, value), **map_arg(options, value))
     expected = node.meta.get("val")
     if isinstance(expected, torch.Tensor) and isinstance(result, Array):
-        return result.astype(kind(expected.dtype))
+        return result.astype(_type(expected.dtype))
     return result
 
 
-def kind(dtype: torch.dtype) -> Any:
+def _type(dtype: torch.dtype) -> Any:
     """JAX's name of a type."""
     return jnp.dtype(str(dtype).removeprefix("torch."))
 
@@ -154,32 +156,31 @@ def _expand(x: Array, sizes: Sequence[int]) -> Array:
     return jnp.broadcast_to(x, shape)
 
 
-def _parts(dim: int, ndim: int, part: Any) -> tuple[Any, ...]:
+def _part(dim: int, ndim: int, part: Any) -> tuple[Any, ...]:
     return tuple(part if i == dim % ndim else slice(None) for i in range(ndim))
 
 
 def _slice(x: Array, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Array:
-    return x[_parts(dim, x.ndim, slice(start, end, step))]
+    return x[_part(dim, x.ndim, slice(start, end, step))]
+
+
+def _slice_slope(g: Array, sizes: Any, dim: int, start: Any, end: Any, step: int) -> Array:
+    place = _part(dim, len(sizes), slice(start, end, step))
+    return jnp.zeros(tuple(sizes), g.dtype).at[place].set(g)
 
 
 def _split(x: Array, size: int | Sequence[int], dim: int = 0) -> list[Array]:
-    sizes = [size] * -(-x.shape[dim] // size) if isinstance(size, int) else size
-    ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
-    return [
-        x[_parts(dim, x.ndim, slice(end - size, end))]
-        for end, size in zip(ends, sizes, strict=True)
-    ]
+    total = x.shape[dim]
+    ends = range(size, total, size) if isinstance(size, int) else [*accumulate(size)][:-1]
+    return jnp.split(x, list(ends), axis=dim)
 
 
 def _binary_cross_entropy(
     logits: Array, target: Array, weight: None = None, pos_weight: None = None, reduction: int = 1
 ) -> Array:
     assert weight is pos_weight is None
-    return _reduction(nn.softplus(logits) - logits * target, reduction)
-
-
-def _reduction(x: Array, reduction: int) -> Array:
-    return (lambda x: x, jnp.mean, jnp.sum)[reduction](x)
+    losses = nn.softplus(logits) - logits * target
+    return (losses, losses.mean(), losses.sum())[reduction]
 
 
 def _softplus(x: Array, beta: float = 1, threshold: float = 20) -> Array:
@@ -205,58 +206,35 @@ def _softmax_slope(g: Array, result: Array, dim: int, dtype: Any) -> Array:
     return result * (g - (g * result).sum(dim, keepdims=True))
 
 
-def _slice_slope(g: Array, sizes: Any, dim: int, start: Any, end: Any, step: int) -> Array:
-    place = _parts(dim, len(sizes), slice(start, end, step))
-    return jnp.zeros(tuple(sizes), g.dtype).at[place].set(g)
-
-
-def _diagonal_slope(g: Array, sizes: Any, offset: int, dim1: int, dim2: int) -> Array:
-    assert (offset, dim1 % len(sizes), dim2 % len(sizes)) == (0, len(sizes) - 2, len(sizes) - 1)
-    return g[..., None] * jnp.eye(sizes[-2], sizes[-1], dtype=g.dtype)
+def _diagonal_matrix(x: Array, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Array:
+    assert offset == 0
+    assert (dim2 - dim1, dim2 % (x.ndim + 1)) == (1, x.ndim)
+    return x[..., None] * jnp.eye(x.shape[-1], dtype=x.dtype)
 
 
 def _at(x: Array, indices: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(slice(None) if each is None else each for each in indices)
 
 
-def _along(dim: int, index: Array) -> tuple[Any, ...]:
-    places: list[Any] = list(jnp.indices(index.shape, sparse=True))
-    places[dim] = index
-    return tuple(places)
-
-
 def _index_put(x: Array, indices: Any, values: Any, accumulate: bool = False) -> Array:
     place = x.at[_at(x, indices)]
-    values = values.astype(x.dtype)
     return place.add(values) if accumulate else place.set(values)
 
 
 def _index_add(x: Array, dim: int, index: Array, source: Array, alpha: Any = 1) -> Array:
-    return x.at[_parts(dim, x.ndim, index)].add((alpha * source).astype(x.dtype))
-
-
-def _scatter_add(x: Array, dim: int, index: Array, source: Array) -> Array:
-    return x.at[_along(dim, index)].add(source.astype(x.dtype))
+    return x.at[_part(dim, x.ndim, index)].add(alpha * source)
 
 
 def _triangular(
     A: Array, B: Array, *, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> Array:
     assert left
-    solve = jnp.vectorize(
-        lambda a, b: solve_triangular(a, b, lower=not upper, unit_diagonal=unitriangular),
-        signature="(n,n),(n,k)->(n,k)",
-    )
-    return solve(A, B)
-
-
-def _diagonal_matrix(x: Array, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Array:
-    assert (offset, dim1, dim2) == (0, -2, -1)
-    return x[..., None] * jnp.eye(x.shape[-1], dtype=x.dtype)
+    solve = partial(solve_triangular, lower=not upper, unit_diagonal=unitriangular)
+    return jnp.vectorize(solve, signature="(n,n),(n,k)->(n,k)")(A, B)
 
 
 def _cast(x: Array, dtype: torch.dtype | None = None, non_blocking: bool = False) -> Array:
-    return x if dtype is None else x.astype(kind(dtype))
+    return x if dtype is None else x.astype(_type(dtype))
 
 
 def _adam(
@@ -288,99 +266,68 @@ def _adam(
 
 #: Names of options that say where a result lies.
 LAYOUT = {"memory_format", "layout", "device", "pin_memory"}
-NAMED_ALIKE = (
-    "abs bitwise_and bitwise_not bitwise_or dot exp expm1 floor isnan log log1p logical_and "
-    "maximum minimum remainder sqrt tanh tril triu where"
-)
+# Operations that have their form in jax.numpy, with its name if that is another.
+IN_NUMPY = """
+    abs all bitwise_and bitwise_not bitwise_or bmm:matmul clamp:clip clamp_max:minimum
+    clamp_min:maximum div:true_divide dot empty_like:zeros_like eq:equal exp expm1 ge:greater_equal
+    gt:greater isnan le:less_equal log log1p logical_and lt:less maximum minimum mm:matmul
+    mul:multiply ne:not_equal neg:negative permute:transpose sgn:sign sqrt t:transpose tanh
+    transpose:swapaxes tril unsqueeze:expand_dims view:reshape _unsafe_view:reshape where
+"""
 #: Operations by PyTorch's name, those in place by that of the others.
 OPERATIONS: dict[str, Callable[..., Any]] = {
-    **{of: getattr(jnp, of) for of in NAMED_ALIKE.split()},
-    **dict.fromkeys(("alias", "clone", "detach"), lambda x: x),
-    **dict.fromkeys(("view", "_unsafe_view"), jnp.reshape),
-    **dict.fromkeys(("mm", "bmm"), jnp.matmul),
-    **dict.fromkeys(("split", "split_with_sizes"), _split),
-    "getitem": operator.getitem,
-    # number by number
-    "add": lambda a, b, alpha=1: a + (b if alpha == 1 else alpha * b),
-    "clamp": jnp.clip,
-    "clamp_max": jnp.minimum,
-    "clamp_min": jnp.maximum,
-    "digamma": special.digamma,
-    "div": jnp.true_divide,
-    "elu": lambda x, alpha=1.0: nn.elu(x, alpha),
-    "elu_backward": _elu_slope,
-    "eq": jnp.equal,
-    "fill": lambda x, value: jnp.full_like(x, value),
-    "ge": jnp.greater_equal,
-    "gt": jnp.greater,
-    "le": jnp.less_equal,
-    "leaky_relu": lambda x, slope=0.01: nn.leaky_relu(x, slope),
-    "leaky_relu_backward": lambda g, x, slope, is_result: jnp.where(x > 0, g, g * slope),
-    "lgamma": special.gammaln,
-    "lt": jnp.less,
-    "masked_fill": lambda x, mask, value: jnp.where(mask, value, x),
-    "mul": jnp.multiply,
-    "nan_to_num": lambda x, *ends: jnp.nan_to_num(x, False, *(end or 0.0 for end in ends[:1])),
-    "ne": jnp.not_equal,
-    "neg": jnp.negative,
-    "polygamma": lambda n, x: special.polygamma(n, x),
-    "pow": lambda x, power: x**power,
-    "reciprocal": lambda x: 1 / x,
-    "relu": nn.relu,
-    "sgn": jnp.sign,
-    "sigmoid": nn.sigmoid,
-    "softplus": _softplus,
-    "softplus_backward": _softplus_slope,
-    "sub": lambda a, b, alpha=1: a - (b if alpha == 1 else alpha * b),
-    "tanh_backward": lambda g, result: g * (1 - result * result),
-    "threshold_backward": lambda g, x, threshold: jnp.where(x > threshold, g, 0),
-    # along axes
+    **{each.partition(":")[0]: getattr(jnp, each.rpartition(":")[2]) for each in IN_NUMPY.split()},
+    "_fused_adam": _adam,
     "_log_softmax": lambda x, dim, half: nn.log_softmax(x, axis=dim),
     "_log_softmax_backward_data": _log_softmax_slope,
     "_softmax": lambda x, dim, half: nn.softmax(x, axis=dim),
     "_softmax_backward_data": _softmax_slope,
-    "all": jnp.all,
-    "argmax": lambda x, dim=None, keep=False: jnp.argmax(x, dim, keepdims=keep),
-    "linalg_vector_norm": lambda x, order=2, dim=None, keep=False: jnp.linalg.vector_norm(
-        x, axis=_axes(dim), keepdims=keep, ord=order
-    ),
-    "logsumexp": _reduce(nn.logsumexp),
-    "mean": _reduce(jnp.mean),
-    "sum": _reduce(jnp.sum),
-    # losses
-    "binary_cross_entropy_with_logits": _binary_cross_entropy,
-    "mse_loss": lambda x, target, reduction=1: _reduction((x - target) ** 2, reduction),
-    # matrices
+    "_to_copy": _cast,
+    "add": lambda a, b, alpha=1: a + (b if alpha == 1 else alpha * b),
     "addmm": lambda bias, x, weight: x @ weight + bias,
+    "alias": lambda x: x,
+    "argmax": lambda x, dim=None, keep=False: jnp.argmax(x, dim, keepdims=keep),
+    "binary_cross_entropy_with_logits": _binary_cross_entropy,
+    "cat": lambda parts, dim=0: jnp.concatenate(parts, axis=dim),
+    "clone": lambda x: x,
+    "copy": lambda x, other: jnp.broadcast_to(other, x.shape).astype(x.dtype),
+    "detach": lambda x: x,
     "diag_embed": _diagonal_matrix,
     "diagonal": lambda x, offset=0, a=0, b=1: jnp.diagonal(x, offset, a, b),
-    "diagonal_backward": _diagonal_slope,
-    "linalg_solve_triangular": _triangular,
-    "t": jnp.transpose,
-    "transpose": jnp.swapaxes,
-    # shapes
-    "cat": lambda parts, dim=0: jnp.concatenate(parts, axis=dim),
+    "diagonal_backward": lambda g, sizes, *how: _diagonal_matrix(g, *how),
+    "elu": lambda x, alpha=1.0: nn.elu(x, alpha),
+    "elu_backward": _elu_slope,
     "expand": _expand,
-    "permute": jnp.transpose,
-    "select": lambda x, dim, i: lax.index_in_dim(x, i, dim, keepdims=False),
-    "slice": _slice,
-    "slice_backward": _slice_slope,
-    "squeeze": lambda x, dim: jnp.squeeze(x, dim) if x.shape[dim] == 1 else x,
-    "stack": lambda parts, dim=0: jnp.stack(parts, axis=dim),
-    "unbind": lambda x, dim=0: list(jnp.moveaxis(x, dim, 0)),
-    "unsqueeze": jnp.expand_dims,
-    # places
-    "gather": lambda x, dim, index: jnp.take_along_axis(x, index, axis=dim),
+    "getitem": operator.getitem,
     "index": lambda x, indices: x[_at(x, indices)],
     "index_add": _index_add,
     "index_put": _index_put,
     "index_select": lambda x, dim, index: jnp.take(x, index, axis=dim),
-    "scatter_add": _scatter_add,
-    # types, and new tensors
-    "_to_copy": _cast,
-    "copy": lambda x, other: jnp.broadcast_to(other, x.shape).astype(x.dtype),
-    "empty_like": jnp.zeros_like,
+    "leaky_relu": lambda x, slope=0.01: nn.leaky_relu(x, slope),
+    "leaky_relu_backward": lambda g, x, slope, is_result: jnp.where(x > 0, g, g * slope),
+    "lgamma": special.gammaln,
+    "linalg_solve_triangular": _triangular,
+    "linalg_vector_norm": lambda x, order=2: jnp.linalg.vector_norm(x, ord=order),
+    "logsumexp": _reduce(nn.logsumexp),
+    "mean": _reduce(jnp.mean),
+    "nan_to_num": lambda x, nan=0.0: jnp.nan_to_num(x, nan=nan),
     "new_zeros": lambda x, sizes, dtype=None: jnp.zeros(tuple(sizes), x.dtype),
-    # the update
-    "_fused_adam": _adam,
+    "pow": lambda x, power: x**power,
+    "reciprocal": lambda x: 1 / x,
+    "relu": nn.relu,
+    "select": lambda x, dim, i: lax.index_in_dim(x, i, dim, keepdims=False),
+    "sigmoid": nn.sigmoid,
+    "slice": _slice,
+    "slice_backward": _slice_slope,
+    "softplus": _softplus,
+    "softplus_backward": _softplus_slope,
+    "split": _split,
+    "split_with_sizes": _split,
+    "squeeze": lambda x, dim: jnp.squeeze(x, dim) if x.shape[dim] == 1 else x,
+    "stack": lambda parts, dim=0: jnp.stack(parts, axis=dim),
+    "sub": lambda a, b, alpha=1: a - (b if alpha == 1 else alpha * b),
+    "sum": _reduce(jnp.sum),
+    "tanh_backward": lambda g, result: g * (1 - result * result),
+    "threshold_backward": lambda g, x, threshold: jnp.where(x > threshold, g, 0),
+    "unbind": lambda x, dim=0: list(jnp.moveaxis(x, dim, 0)),
 }
