@@ -121,7 +121,7 @@ class Recorder:
         gradients = iter(rest)
         return values, [next(gradients) if each else None for each in has]
 
-    def update(
+    def take_update(
         self, update: Update, loss: Tensor, gradients: Mapping[str, Tensor], before: Sequence[Any]
     ) -> bool:
         """Take a run's update; returns whether it could be recorded."""

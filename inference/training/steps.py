@@ -149,7 +149,7 @@ class Steps:
         given = {n: g for n, g in zip(self.learning, gradients, strict=True) if g is not None}
         for i, (update, earlier) in enumerate(zip(self.updates, before, strict=True)):
             own = self.part(i, objectives), {n: self.part(i, g) for n, g in given.items()}, earlier
-            if self.recorder is None or not self.recorder.update(update, *own):
+            if self.recorder is None or not self.recorder.take_update(update, *own):
                 update(*own)
 
     def gradient(self, step: Tensor, batch: Observed) -> Gradient:
