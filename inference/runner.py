@@ -178,7 +178,8 @@ class SVIRunner(Run):
             finite and the guard stops the run. The parameters are those before that step.
         """
         how = (batch_size, log_every, callbacks, progress, batches, checkpoints, fabric)
-        train(self.plan(x, epochs, *how, **given))
+        plan = self.plan(x, epochs, *how, **given)
+        train(plan)
         return self
 
     def plan(

@@ -25,8 +25,7 @@ from inference.run import Callback, Run
 from inference.schedules import WeightFunction
 from inference.training.faults import report_faults
 from inference.training.plan import FitPlan
-from inference.training.recorder import warn_of_unknown
-from inference.training.steps import ScheduledLoss, Steps
+from inference.training.steps import ScheduledLoss
 from ppl_models.given.observed import Observed
 from ppl_models.modes import evaluating, network_precision
 from ppl_models.turns import yield_lock
@@ -71,8 +70,6 @@ def train(plan: FitPlan) -> None:
             stack.enter_context(run.model.gating(not lead.schedule.gates_open))
         processes.check_alike(lambda: plan.description() | {"callbacks": "of the first alone"})
         processes.on_first(plan.check_callbacks)
-        if plan.recording.unknown is not None:
-            warn_of_unknown(plan.recording.unknown)
         watched, first = source.subset(WATCHED_ROWS), source.subset(source.batch_size)
         with lead.while_training():
             for run in plan.runs:
@@ -93,7 +90,7 @@ def train(plan: FitPlan) -> None:
 def _loop(plan: FitPlan, watched: Observed, checks: bool) -> None:
     with ExitStack() as stack:
         bar = stack.enter_context(_bar(plan))
-        listeners: list[Listener] = []
+        listeners: list[Listener] = [Log(plan, bar, watched, checks)]
         if plan.checkpoints is not None:
             writer = stack.enter_context(plan.checkpoints.writer(plan))
             writer.restore()
@@ -101,7 +98,6 @@ def _loop(plan: FitPlan, watched: Observed, checks: bool) -> None:
         at, epoch = plan.lead.progress, plan.source.steps
         bar.update(at.epoch * epoch + at.batches)
         steps = stack.enter_context(closing(plan.steps()))
-        listeners.insert(0, Log(plan, steps, bar, watched, checks))
         for run in plan.runs:
             stack.callback(run.loss.eval)
         while not plan.ended:
@@ -137,11 +133,8 @@ class Log:
     :param checks: whether callbacks run with Pyro's checks, as the caller of ``fit`` set them.
     """
 
-    def __init__(
-        self, plan: FitPlan, steps: Steps, bar: tqdm, watched: Observed, checks: bool
-    ) -> None:
-        self.plan, self.steps, self.bar = plan, steps, bar
-        self.watched, self.checks = watched, checks
+    def __init__(self, plan: FitPlan, bar: tqdm, watched: Observed, checks: bool) -> None:
+        self.plan, self.bar, self.watched, self.checks = plan, bar, watched, checks
 
     def after_steps(self, taken: int) -> None:
         self.bar.update(taken)
@@ -156,7 +149,6 @@ class Log:
             for run, record, callbacks in zip(plan.runs, records, plan.callbacks, strict=True):
                 plan.processes.on_first(partial(self._complete, run, record, callbacks))
                 _copy_to_all(run, plan.processes)
-        self.steps.look_again = True
         stopped = all(run.should_stop for run in plan.runs)
         for run in plan.runs:
             run.progress.logged, run.progress.stopped = run.step, stopped

@@ -25,8 +25,6 @@ from ppl_models.given.observed import Observed
 class Steps:
     """The steps of one run; :class:`~inference.training.stacked.StepsTogether` has those of
     several.
-
-    :ivar look_again: whether callbacks ran since the last pass began, which may change anything.
     """
 
     def __init__(
@@ -43,7 +41,9 @@ class Steps:
         self.updates = [Update(run, recorded) for run in runs]
         parts = self.objectives, self.settings, self.updates, recording
         self.recorder = Recorder(*parts) if recorded else None
-        self.look_again = True
+        self.seen = -1  # records, when callbacks had last run
+        if recording.unknown is not None:
+            warn_of_unknown(recording.unknown)
 
     # What depends on the number of runs.
 
@@ -81,7 +81,7 @@ class Steps:
         :param skip: number of batches whose steps were taken before.
         :raises ValueError: if a callback has put a parameter in place that no optimizer has.
         """
-        if self.look_again:
+        if self.seen != len(self.runs[0].history):
             self.look()
         turn: list[Observed] = []
         for batch in islice(self.ordered(), skip, None):
@@ -98,7 +98,7 @@ class Steps:
 
     def look(self) -> None:
         """Look at what callbacks may have changed; what depends on it is recorded anew."""
-        self.look_again = False
+        self.seen = len(self.runs[0].history)
         for run, update in zip(self.runs, self.updates, strict=True):
             check_optimized(run.loss, run.optimizer)
             update.look()
