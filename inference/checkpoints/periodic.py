@@ -203,7 +203,7 @@ class CheckpointWriter:
                 f"{path} belongs to another run, which differs in {' and '.join(differing)}: "
                 "call fit as it was called then, or give another folder"
             )
-        check_like("it", {k: v for k, v in state.items() if k != "format"}, own)
+        check_like("it", state, own)
         for of, mine in zip(state["runs"], own["runs"], strict=True):
             check_history(of["run"]["history"], "record")
             groups = (each["run"]["optimizer"]["param_groups"] for each in (of, mine))
@@ -259,7 +259,7 @@ class CheckpointWriter:
         path = self.checkpoints.folder / f"step-{step:010d}"
         try:
             write(path, state)
-        except (OSError, TypeError) as error:  # disk full, or a record that JSON cannot hold
+        except (OSError, TypeError, ValueError, RecursionError) as error:  # disk full, or no JSON
             warnings.warn(
                 f"no checkpoint was written at step {step} ({error}): earlier ones are kept, and "
                 "training continues",
