@@ -279,12 +279,9 @@ def _check_state(
     guide: Mapping[str, Tensor], state: Mapping[str, Tensor], folder: str | Path
 ) -> None:
     """:raises ValueError: if the weights do not fit the guide's, or are not finite numbers."""
-    expected = {name: tuple(tensor.shape) for name, tensor in guide.items()}
-    found = {name: tuple(tensor.shape) for name, tensor in state.items()}
-    if expected != found:
-        differing = sorted(
-            name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)
-        )
+    expected, found = ({name: t.shape for name, t in each.items()} for each in (guide, state))
+    names = sorted(expected.keys() | found.keys())
+    if differing := [name for name in names if expected.get(name) != found.get(name)]:
         raise ValueError(
             f"the weights in {folder} do not fit the guide; they differ in {differing[:5]}"
             f"{' and others' if len(differing) > 5 else ''}: give `load` a guide built as it was "
