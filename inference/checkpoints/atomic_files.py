@@ -33,8 +33,7 @@ def write_atomically(
 
     Renaming the first file commits them all: until then the earlier ones are in place, and from
     then on :func:`read_indexed` finds the new ones, under their own name or still under a temporary
-    one that holds their digest. So at every moment the folder holds the earlier files or the new
-    ones.
+    one that holds their digest.
     """
     folder, writer = index.parent, f"{platform.node()}-{os.getpid()}.tmp"
     contents, new = {index: content}, {index: folder / f".{index.name}.{writer}"}
@@ -59,8 +58,8 @@ def write_atomically(
 
 
 def write_indexed(folder: Path, name: str, index: Any, files: Mapping[str, bytes]) -> None:
-    """Write files as one with an index, in JSON, that holds their :func:`digests`. The folder is
-    created if it is missing, and removed again if nothing could be written.
+    """Write files as one with an index, in JSON, that holds their digests. The folder is created if
+    it is missing, and removed again if nothing could be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -86,10 +85,6 @@ def read_indexed(folder: Path, name: str, found: str) -> bytes:
     raise ValueError(
         f"{path} belongs to another save than the files beside it, or is damaged: {advice}"
     )
-
-
-def digests(files: Mapping[str, bytes]) -> dict[str, str]:
-    return {name: digest(content) for name, content in files.items()}
 
 
 def digest(content: bytes) -> str:

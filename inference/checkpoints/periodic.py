@@ -36,8 +36,7 @@ class CheckpointWarning(UserWarning):
 
 
 class Checkpoints:
-    """Write the state of a run at intervals; with ``resume``, resume from the last complete
-    checkpoint.
+    """Write the state of a run at intervals, and resume from it.
 
     A checkpoint belongs to one call of ``fit``, which is resumed by the same call: same parts,
     data, sizes, seed and settings of callbacks. Of a loader's data only the first batch is
@@ -88,10 +87,7 @@ class Checkpoints:
         self.check()
 
     def check(self) -> None:
-        """Check the folder.
-
-        :raises ValueError: if the folder is a file, or has checkpoints but ``resume`` is not set.
-        """
+        """:raises ValueError: if the folder is a file, or has checkpoints to resume unasked."""
         check_folder(self.folder, "checkpoints")
         if not self.resume and self.written():
             raise ValueError(
@@ -122,7 +118,7 @@ class Checkpoints:
         with ExitStack() as stack:
             plan.processes.on_first(lambda: self._begin(stack))
             writer = CheckpointWriter(self, plan)
-            with _listening(writer.asked_to_stop):
+            with _listening(writer.signals.append):
                 yield writer
                 writer.leave(writer.wanted())  # a signal after the last step
 
@@ -130,6 +126,7 @@ class Checkpoints:
 class CheckpointWriter:
     """Reads and writes one call's checkpoints; among several processes, only the first one does.
 
+    :ivar signals: that asked to stop the run.
     :ivar written: whether the last checkpoint that was due could be written.
     :ivar whole: checkpoints of this call that are known to be complete, the oldest first.
     """
@@ -138,11 +135,9 @@ class CheckpointWriter:
         self.checkpoints, self.plan = checkpoints, plan
         self.runs, self.callbacks, self.processes = plan.runs, plan.callbacks, plan.processes
         self.call = json.loads(json.dumps(plan.description()))
-        self.signal, self.written, self.wrote = 0, False, time.monotonic()
+        self.written, self.wrote = False, time.monotonic()
+        self.signals: list[int] = []
         self.whole: list[Path] = []
-
-    def asked_to_stop(self, number: int) -> None:
-        self.signal = number
 
     def restore(self) -> None:
         """Resume runs, callbacks and random streams from the last complete checkpoint."""
@@ -209,7 +204,7 @@ class CheckpointWriter:
         """A signal that any process received; 1 if the time for a checkpoint is up; else 0."""
         every = self.checkpoints.seconds
         late = every is not None and time.monotonic() - self.wrote > every
-        return self.processes.maximum(self.signal or int(late and self.processes.is_first))
+        return self.processes.maximum(max([int(late and self.processes.is_first), *self.signals]))
 
     def after_steps(self, taken: int) -> None:
         """Write a checkpoint if one is due; end if a signal asked for it, in all processes."""

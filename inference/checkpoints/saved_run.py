@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from inference.checkpoints.atomic_files import digests, read_indexed, write_indexed
+from inference.checkpoints.atomic_files import digest, read_indexed, write_indexed
 from inference.run import check_settings
 from ppl_models.configurable import UnknownClass
 from ppl_models.given.checks import check_keys, check_kind, is_index
@@ -37,7 +37,8 @@ def write_run(
 ) -> None:
     """Write a run and its card into ``folder``, creating it if need be."""
     files = {WEIGHTS: serialized(state), HISTORY: history.encode()}
-    index = {"format": FORMAT, **config, "files": digests(files)}
+    digests = {name: digest(content) for name, content in files.items()}
+    index = {"format": FORMAT, **config, "files": digests}
     write_indexed(folder, CONFIG, index, files | {CARD: card.encode()})
 
 

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
-from inference.checkpoints.atomic_files import digests, read_indexed, write_indexed
+from inference.checkpoints.atomic_files import digest, read_indexed, write_indexed
 from inference.checkpoints.saved_run import FORMER, serialized
 from inference.records import plain
 
@@ -41,7 +41,7 @@ def write(folder: Path, state: Mapping[str, Any]) -> None:
 
     described = json.dumps({"format": FORMAT, **state}, default=without_tensors)
     files = {STATE: described.encode(), TENSORS: serialized(tensors)}
-    write_indexed(folder, DIGESTS, digests(files), files)
+    write_indexed(folder, DIGESTS, {n: digest(content) for n, content in files.items()}, files)
 
 
 def read(folder: Path) -> dict[str, Any]:
