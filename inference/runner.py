@@ -16,13 +16,7 @@ from torch.utils.data import DataLoader
 from guides.base import FacetGuide
 from inference.checkpoints.card import card_text
 from inference.checkpoints.periodic import Checkpoints
-from inference.checkpoints.saved_run import (
-    blamed_on,
-    read_config,
-    read_history,
-    read_weights,
-    write_checkpoint,
-)
+from inference.checkpoints.saved_run import CONFIG, blamed_on, read_run, write_run
 from inference.distributed import DataParallel, SingleProcess
 from inference.guard import Guard
 from inference.objectives import Loss
@@ -34,7 +28,6 @@ from inference.run import (
     Run,
     check_part,
     check_precision,
-    check_settings,
 )
 from inference.schedules import Schedule
 from inference.training.batching import Batching
@@ -226,8 +219,8 @@ class SVIRunner(Run):
             "progress": {"epoch": self.epoch, "step": self.step},
         }
         history = "".join(map(as_line, self.history))
-        state = self.guide.state_dict()
-        return write_checkpoint(folder, config, state, history, card_text(self))
+        write_run(folder, config, self.guide.state_dict(), history, card_text(self))
+        return folder
 
     @classmethod
     def load(
@@ -254,24 +247,17 @@ class SVIRunner(Run):
             fit the guide; then nothing has changed.
         """
         folder = check_path("folder", folder)
-        config = read_config(folder)
-        with blamed_on(folder / "config.json"):
-            lr, seed, precision = check_settings(**config["runner"])
-        state = read_weights(folder, config)
+        config, state, history = read_run(folder)
         with seeded(0, torch.device("cpu")):  # building draws numbers
             schedule = _part("schedule", schedule, config, folder)
             guard = _part("guard", None if "guard" in config else Guard(), config, folder)
             guide = _part("guide", guide, config, folder)
         _check_state(guide.state_dict(), state, folder)
-        history = read_history(folder, config)
-        settings = (lr, schedule, seed, device, precision, guard, optimizer)
-        runner = cls(guide.model, guide, objective, *settings)
+        parts = {"schedule": schedule, "guard": guard, "device": device, "optimizer": optimizer}
+        runner = cls(guide.model, guide, objective, **parts, **config["runner"])
         guide.to(state["model.gates"].dtype).load_state_dict(state)
-        runner.history, runner.epoch, runner.step = (
-            history,
-            config["progress"]["epoch"],
-            config["progress"]["step"],
-        )
+        runner.history = history
+        runner.epoch, runner.step = config["progress"]["epoch"], config["progress"]["step"]
         runner.loss.eval()
         return runner
 
@@ -286,7 +272,7 @@ def _part(name: str, own: Any, config: dict[str, Any], folder: str | Path) -> An
     """A part of a run: the user's if given, else the one in the saved description."""
     if own is not None:
         return check_part(name, own)
-    with blamed_on(Path(folder) / "config.json"):
+    with blamed_on(Path(folder) / CONFIG):
         return check_part(name, from_config(config[name]))
 
 
@@ -294,12 +280,9 @@ def _check_state(
     guide: Mapping[str, Tensor], state: Mapping[str, Tensor], folder: str | Path
 ) -> None:
     """:raises ValueError: if the weights do not fit the guide's, or are not finite numbers."""
-    expected = {name: tuple(tensor.shape) for name, tensor in guide.items()}
-    found = {name: tuple(tensor.shape) for name, tensor in state.items()}
-    if expected != found:
-        differing = sorted(
-            name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)
-        )
+    expected, found = ({name: t.shape for name, t in each.items()} for each in (guide, state))
+    names = sorted(expected.keys() | found.keys())
+    if differing := [name for name in names if expected.get(name) != found.get(name)]:
         raise ValueError(
             f"the weights in {folder} do not fit the guide; they differ in {differing[:5]}"
             f"{' and others' if len(differing) > 5 else ''}: give `load` a guide built as it was "

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import platform
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -16,8 +18,6 @@ from filelock import FileLock, Timeout
 WAIT = 5.0
 #: the lock of a folder that a process writes
 LOCK = ".lock"
-# What follows the name of a file that a process writes; earlier versions wrote the process alone.
-MARKS = r"(\.[0-9a-f]{64})?\.((?P<node>.*)-)?(?P<process>\d{1,9})\.tmp"
 
 
 def check_folder(folder: Path, what: str) -> None:
@@ -33,44 +33,57 @@ def write_atomically(
 
     Renaming the first file commits them all: until then the earlier ones are in place, and from
     then on :func:`read_indexed` finds the new ones, under their own name or still under a temporary
-    one that holds their digest. So at every moment the folder holds the earlier files or the new
-    ones.
+    one that holds their digest.
     """
-    folder, temporary, others = index.parent, _temporary(index), others or {}
-    waiting = {folder / name: _temporary(folder / name, digest(o)) for name, o in others.items()}
+    folder, writer = index.parent, f"{platform.node()}-{os.getpid()}.tmp"
+    contents, new = {index: content}, {index: folder / f".{index.name}.{writer}"}
+    for name, other in (others or {}).items():
+        contents[folder / name] = other
+        new[folder / name] = folder / f".{name}.{digest(other)}.{writer}"
     try:
-        _write(temporary, content)
-        for path, new in waiting.items():
-            _write(new, others[path.name])
+        for path, temporary in new.items():
+            _write(temporary, contents[path])
         flush(folder)
-        os.replace(temporary, index)
+        os.replace(new[index], index)
     except BaseException:
-        if temporary.exists():  # else the new files count already
-            for path in (temporary, *waiting.values()):
-                path.unlink(missing_ok=True)
+        if new[index].exists():  # else the new files count already
+            for temporary in new.values():
+                temporary.unlink(missing_ok=True)
         raise
     flush(folder)
-    for path, new in waiting.items():
-        os.replace(new, path)
-    for path in (index, *waiting):
+    for path, temporary in new.items():
+        if path != index:
+            os.replace(temporary, path)
         _remove_stale(path)
 
 
+def write_indexed(folder: Path, name: str, index: Any, files: Mapping[str, bytes]) -> None:
+    """Write files as one with an index, in JSON, that holds their digests. The folder is created if
+    it is missing, and removed again if nothing could be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        write_atomically(folder / name, (json.dumps(index, indent=2) + "\n").encode(), files)
+        flush(folder.parent)
+    finally:
+        with suppress(OSError):  # it is not empty
+            folder.rmdir()
+
+
 def read_indexed(folder: Path, name: str, found: str) -> bytes:
-    """The file that :func:`write_atomically` wrote with the digest that its index holds.
+    """The file that was written with the digest that its index holds.
 
     :raises FileNotFoundError: if there is no file of that name.
     :raises ValueError: if there are only others.
     """
-    waiting = sorted(folder.glob(f".{name}.{found}.*.tmp"))
-    for path in (path for path in (folder / name, *waiting) if path.exists()):
-        if digest(content := path.read_bytes()) == found:
+    path, advice = folder / name, "save the run again, or restore files that were written together"
+    for each in (path, *sorted(folder.glob(f".{name}.{found}.*.tmp"))):
+        if each.exists() and digest(content := each.read_bytes()) == found:
             return content
-    if not (folder / name).exists():
-        raise FileNotFoundError(f"{name} is missing")
+    if not path.exists():
+        raise FileNotFoundError(f"{path} is missing: {advice}")
     raise ValueError(
-        f"{folder / name} belongs to another save than the files beside it, or is damaged: save "
-        "the run again, or restore files that were written together"
+        f"{path} belongs to another save than the files beside it, or is damaged: {advice}"
     )
 
 
@@ -104,20 +117,19 @@ def held(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-def _temporary(path: Path, *marks: str) -> Path:
-    """A name beside ``path`` that says which process writes it."""
-    writer = f"{platform.node()}-{os.getpid()}"
-    return path.with_name(".".join(["", path.name, *marks, writer, "tmp"]))
-
-
 def _remove_stale(path: Path) -> None:
-    """Remove what ended processes of this machine left of a file."""
-    for stale in path.parent.glob(f".{path.name}.*.tmp"):
-        found = re.fullmatch(MARKS, stale.name.removeprefix(f".{path.name}"))
-        if found is None or found["node"] not in (None, platform.node()):
-            continue
-        if _has_ended(int(found["process"])):
-            stale.unlink(missing_ok=True)
+    """Remove what ended processes of this machine left of a file, where the system can say so."""
+    name, node = re.escape(path.name), re.escape(platform.node())
+    # Earlier versions named the process alone.
+    left = re.compile(rf"\.{name}(\.[0-9a-f]{{64}})?\.({node}-)?(\d{{1,9}})\.tmp")
+    for stale in path.parent.glob(".*.tmp") if os.name == "posix" else ():
+        if found := left.fullmatch(stale.name):
+            try:
+                os.kill(int(found[3]), 0)
+            except ProcessLookupError:
+                stale.unlink(missing_ok=True)
+            except PermissionError:  # another user's
+                pass
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -136,15 +148,3 @@ def flush(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _has_ended(process: int) -> bool:
-    """Whether a process is no more, where the system can say so."""
-    if os.name == "posix":
-        try:
-            os.kill(process, 0)
-        except ProcessLookupError:
-            return True
-        except PermissionError:
-            pass
-    return False

@@ -25,12 +25,7 @@ from inference.checkpoints.training_state import check_like, is_unfinished, read
 from inference.randomness import random_state, set_random_state
 from ppl_models.given.checks import check_count, check_kind, check_path, check_positive
 
-__all__ = [
-    "CheckpointWarning",
-    "CheckpointWriter",
-    "Checkpoints",
-    "remove_checkpoints",
-]
+__all__ = ["CheckpointWarning", "CheckpointWriter", "Checkpoints", "remove_checkpoints"]
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 NAME = re.compile(r"step-\d{10,}")
@@ -40,13 +35,8 @@ class CheckpointWarning(UserWarning):
     """A checkpoint could not be written, or one that is damaged or does not fit was skipped."""
 
 
-class AnotherRun(ValueError):
-    """A checkpoint is whole, but belongs to another call of ``fit``."""
-
-
 class Checkpoints:
-    """Write the state of a run at intervals; with ``resume``, resume from the last complete
-    checkpoint.
+    """Write the state of a run at intervals, and resume from it.
 
     A checkpoint belongs to one call of ``fit``, which is resumed by the same call: same parts,
     data, sizes, seed and settings of callbacks. Of a loader's data only the first batch is
@@ -97,10 +87,7 @@ class Checkpoints:
         self.check()
 
     def check(self) -> None:
-        """Check the folder.
-
-        :raises ValueError: if the folder is a file, or has checkpoints but ``resume`` is not set.
-        """
+        """:raises ValueError: if the folder is a file, or has checkpoints to resume unasked."""
         check_folder(self.folder, "checkpoints")
         if not self.resume and self.written():
             raise ValueError(
@@ -120,7 +107,7 @@ class Checkpoints:
 
     def written(self) -> list[Path]:
         """The checkpoints in the folder, the oldest first."""
-        return checkpoints_in(self.folder)
+        return [path for path in _folders_in(self.folder) if not is_unfinished(path)]
 
     @contextmanager
     def writer(self, plan: Any) -> Iterator[CheckpointWriter]:
@@ -131,25 +118,26 @@ class Checkpoints:
         with ExitStack() as stack:
             plan.processes.on_first(lambda: self._begin(stack))
             writer = CheckpointWriter(self, plan)
-            with _listening(writer.asked_to_stop):
+            with _listening(writer.signals.append):
                 yield writer
-                # A signal after the last step.
-                writer.leave(plan.processes.maximum(writer.wants()), writer.written)
+                writer.leave(writer.wanted())  # a signal after the last step
 
 
 class CheckpointWriter:
-    """Reads and writes one call's checkpoints; among several processes, only the first one does."""
+    """Reads and writes one call's checkpoints; among several processes, only the first one does.
+
+    :ivar signals: that asked to stop the run.
+    :ivar written: whether the last checkpoint that was due could be written.
+    :ivar whole: checkpoints of this call that are known to be complete, the oldest first.
+    """
 
     def __init__(self, checkpoints: Checkpoints, plan: Any) -> None:
         self.checkpoints, self.plan = checkpoints, plan
         self.runs, self.callbacks, self.processes = plan.runs, plan.callbacks, plan.processes
         self.call = json.loads(json.dumps(plan.description()))
-        self.signal, self.written = 0, False
-        self.whole: list[Path] = []  # of this call, known to be complete
-        self.wrote = time.monotonic()
-
-    def asked_to_stop(self, number: int) -> None:
-        self.signal = number
+        self.written, self.wrote = False, time.monotonic()
+        self.signals: list[int] = []
+        self.whole: list[Path] = []
 
     def restore(self) -> None:
         """Resume runs, callbacks and random streams from the last complete checkpoint."""
@@ -159,10 +147,9 @@ class CheckpointWriter:
         for run, of in zip(self.runs, state["runs"], strict=True):
             run.load_state_dict(of["run"])
         # A process beyond the earlier number of processes starts its own stream.
-        rank, lead = self.processes.rank, self.runs[0]
-        random = state["random"][rank] if rank < len(state["random"]) else None
+        rank, lead, random = self.processes.rank, self.runs[0], state["random"]
         fresh = self.processes.fresh_random_state(lead.seed, lead.step, lead.device)
-        set_random_state(random or fresh, lead.device)
+        set_random_state(random[rank] if rank < len(random) else fresh, lead.device)
 
     def last(self) -> dict[str, Any] | None:
         """The last checkpoint that is complete and fits; its callbacks' states are loaded.
@@ -173,15 +160,20 @@ class CheckpointWriter:
         for path in reversed(written):
             try:
                 state = read(path)
-                self._check(path, state, self._state(()))
-                _load_callbacks(self.callbacks, [of["callbacks"] for of in state["runs"]])
-            except AnotherRun as error:
-                raise ValueError(str(error)) from None
+                differing = self._differing(state)
+                if not differing:
+                    self._check(state, self._state(()))
+                    states = [each for of in state["runs"] for each in of["callbacks"]]
+                    _load([each for of in self.callbacks for each in of], states)
+                    self.whole = [path]
+                    return state
             except (OSError, ValueError) as error:
                 warnings.warn(f"{path} is skipped: {error}", CheckpointWarning, stacklevel=7)
-                continue
-            self.whole = [path]
-            return state
+            else:
+                raise ValueError(
+                    f"{path} belongs to another run, which differs in {' and '.join(differing)}: "
+                    "call fit as it was called then, or give another folder"
+                )
         if written:
             raise ValueError(
                 f"no checkpoint in {self.checkpoints.folder} is complete: give another folder to "
@@ -189,21 +181,15 @@ class CheckpointWriter:
             )
         return None
 
-    def _check(self, path: Path, state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-        """Whether a checkpoint is one of these runs, before they change.
+    def _differing(self, state: Mapping[str, Any]) -> list[str]:
+        """What differs between the call that a state is of and this one."""
+        now = self.call
+        then = check_kind("call", state.get("call", now), dict, "a description of a call")
+        return sorted(k for k in now.keys() | then.keys() if now.get(k) != then.get(k))
 
-        :param own: the state that would be written now.
-        :raises AnotherRun: if it belongs to another call.
-        :raises ValueError: if it has another form than ``own``.
-        """
-        then, now = state.get("call"), self.call
-        if isinstance(then, Mapping) and then != now:
-            differing = sorted(k for k in now.keys() | then.keys() if now.get(k) != then.get(k))
-            raise AnotherRun(
-                f"{path} belongs to another run, which differs in {' and '.join(differing)}: "
-                "call fit as it was called then, or give another folder"
-            )
-        check_like("it", {k: v for k, v in state.items() if k != "format"}, own)
+    def _check(self, state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+        """:raises ValueError: if a state has another form than ``own``, this run's."""
+        check_like("it", state, own)
         for of, mine in zip(state["runs"], own["runs"], strict=True):
             check_history(of["run"]["history"], "record")
             groups = (each["run"]["optimizer"]["param_groups"] for each in (of, mine))
@@ -214,34 +200,34 @@ class CheckpointWriter:
         for random in state["random"] or [[]]:
             check_like("its random streams", random, streams)
 
-    def wants(self) -> int:
-        """The signal that this process received; 1 if a checkpoint is due in the first; else 0."""
+    def wanted(self) -> int:
+        """A signal that any process received; 1 if the time for a checkpoint is up; else 0."""
         every = self.checkpoints.seconds
         late = every is not None and time.monotonic() - self.wrote > every
-        return self.signal or int(late and self.processes.is_first)
+        return self.processes.maximum(max([int(late and self.processes.is_first), *self.signals]))
 
     def after_steps(self, taken: int) -> None:
         """Write a checkpoint if one is due; end if a signal asked for it, in all processes."""
-        if self.runs[0].step % self.processes.sync_every:
-            return
-        wanted = self.processes.maximum(self.wants())
-        self.leave(wanted, self.write() if wanted else False)
+        if self.runs[0].step % self.processes.sync_every == 0:
+            self._write_if(False)
 
     def after_epoch(self) -> None:
-        """Write a checkpoint if one is due or the call ends, and end if a signal asked for it."""
+        """As :meth:`after_steps`; one is also due at the call's end and after so many passes."""
         every, epoch = self.checkpoints.epochs, self.runs[0].progress.epoch
-        wanted = self.processes.maximum(self.wants())
-        due = self.plan.ended or (every is not None and epoch % every == 0) or wanted > 1
-        self.leave(wanted, self.write() if due else False)
+        self._write_if(self.plan.ended or (every is not None and epoch % every == 0))
 
-    def write(self) -> bool:
-        """Write a checkpoint; returns whether it could be written, and warns if not."""
-        self.wrote = time.monotonic()
-        if any(run.is_stopped for run in self.runs):  # which cannot be resumed
-            return False
-        random = self.processes.gather(random_state(self.runs[0].device))
-        self.written = self.processes.on_first(lambda: self._write(self._state(random)))
-        return self.written
+    def _write_if(self, due: bool) -> None:
+        wanted = self.wanted()
+        if due or wanted:
+            self.write()
+        self.leave(wanted)
+
+    def write(self) -> None:
+        """Write a checkpoint, and warn if it could not be written."""
+        self.wrote, self.written = time.monotonic(), False
+        if not any(run.is_stopped for run in self.runs):  # which cannot be resumed
+            random = self.processes.gather(random_state(self.runs[0].device))
+            self.written = self.processes.on_first(lambda: self._write(self._state(random)))
 
     def _state(self, random: Sequence[Sequence[Tensor]]) -> dict[str, Any]:
         """Everything that a run needs to resume.
@@ -259,31 +245,31 @@ class CheckpointWriter:
         path = self.checkpoints.folder / f"step-{step:010d}"
         try:
             write(path, state)
-        except (OSError, TypeError) as error:  # disk full, or a record that JSON cannot hold
+        except (OSError, TypeError, ValueError, RecursionError) as error:  # disk full, or not JSON
             warnings.warn(
                 f"no checkpoint was written at step {step} ({error}): earlier ones are kept, and "
                 "training continues",
                 CheckpointWarning,
-                stacklevel=7,
+                stacklevel=10,
             )
             return False
-        whole = [*(kept for kept in self.whole if kept != path), path]
-        self.whole = whole[-self.checkpoints.keep :]
+        self.whole = [*(p for p in self.whole if p != path), path][-self.checkpoints.keep :]
         for old in self.checkpoints.written():
             if old not in self.whole:
                 shutil.rmtree(old, ignore_errors=True)
         return True
 
-    def leave(self, wanted: int, written: bool) -> None:
+    def leave(self, wanted: int) -> None:
         """End the process if a signal asked for it."""
         if wanted <= 1:
             return
         lead = self.runs[0]
-        kept = f"the checkpoint is in {self.checkpoints.folder}; use resume=True to continue"
         if self.processes.is_first:
+            kept = f"the checkpoint is in {self.checkpoints.folder}; use resume=True to continue"
+            lost = "no checkpoint could be written of it, see the warnings"
             print(
                 f"{signal.Signals(wanted).name}: stopped at epoch {lead.epoch}, step {lead.step}; "
-                + (kept if written else "no checkpoint could be written of it, see the warnings"),
+                f"{kept if self.written else lost}",
                 file=sys.stderr,
             )
         raise SystemExit(128 + wanted)
@@ -294,47 +280,32 @@ def _remembered(callback: Any) -> Any:
     return callback.state_dict() if callable(getattr(callback, "state_dict", None)) else None
 
 
-def _load_callbacks(callbacks: Sequence[Sequence[Any]], states: Sequence[Sequence[Any]]) -> None:
+def _load(callbacks: Sequence[Any], states: Sequence[Any]) -> None:
     """Load the states of all callbacks, or of none.
 
     :raises ValueError: if a state does not fit its callback.
     """
-    before = [(callback, _remembered(callback)) for of in callbacks for callback in of]
-    try:
-        for of, theirs in zip(callbacks, states, strict=True):
-            if len(of) != len(theirs):
-                have = f"{len(theirs)} states of callbacks"
-                raise ValueError(f"it has {have}, but {len(of)} are needed")
-            for callback, state in zip(of, theirs, strict=True):
-                _load(callback, state)
-    except ValueError:
-        for callback, state in before:
-            _load(callback, state)
-        raise
-
-
-def _load(callback: Any, state: Any) -> None:
-    """:raises ValueError: if the callback has a state and this is none of it."""
-    if state is None:
-        if _remembered(callback) is not None:
-            raise ValueError(f"the state of {type(callback).__name__} is missing")
-        return
-    try:
-        callback.load_state_dict(state)
-    except Exception as error:  # a user's callback may say so in any way
-        raise ValueError(
-            f"the state of {type(callback).__name__} does not fit it: "
-            f"{type(error).__name__}: {error}"
-        ) from error
-
-
-def checkpoints_in(folder: Path) -> list[Path]:
-    """The checkpoints in a folder, the oldest first; other files are ignored."""
-    return [path for path in _folders_in(folder) if not is_unfinished(path)]
+    if len(states) != len(callbacks):
+        needed = f"but {len(callbacks)} are needed"
+        raise ValueError(f"it has {len(states)} states of callbacks, {needed}")
+    names = [f"the state of {type(each).__name__}" for each in callbacks]
+    before = [_remembered(each) for each in callbacks]
+    for name, own, state in zip(names, before, states, strict=True):
+        if own is not None and state is None:
+            raise ValueError(f"{name} is missing")
+    for callback, name, state in zip(callbacks, names, states, strict=True):
+        try:
+            if state is not None:
+                callback.load_state_dict(state)
+        except Exception as error:  # a user's callback may say so in any way
+            for each, own in zip(callbacks, before, strict=True):
+                if own is not None:
+                    each.load_state_dict(own)
+            raise ValueError(f"{name} does not fit it: {type(error).__name__}: {error}") from error
 
 
 def _folders_in(folder: Path) -> list[Path]:
-    """Those of checkpoints, also of one whose writing was stopped."""
+    """Those of checkpoints, the oldest first, also of one whose writing was stopped."""
     return sorted(
         path for path in folder.glob("step-*") if NAME.fullmatch(path.name) and path.is_dir()
     )
@@ -371,19 +342,20 @@ def _listening(asked_to_stop: Callable[[int], None]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    kept = {n: signal.getsignal(n) for n in SIGNALS}
+    # Ignored signals, as under nohup, stay so; None is a handler from outside Python.
+    found = {number: signal.getsignal(number) for number in SIGNALS}
+    kept = {n: before or signal.SIG_DFL for n, before in found.items() if before != signal.SIG_IGN}
 
     def restore() -> None:
         for number, before in kept.items():
-            signal.signal(number, signal.SIG_DFL if before is None else before)
+            signal.signal(number, before)
 
     def handler(number: int, frame: Any) -> None:
         restore()
         asked_to_stop(number)
 
-    for number, before in kept.items():
-        if before is not signal.SIG_IGN:  # as under nohup
-            signal.signal(number, handler)
+    for number in kept:
+        signal.signal(number, handler)
     try:
         yield
     finally:

@@ -17,7 +17,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from inference.checkpoints.atomic_files import digest, read_indexed, write_atomically
+from inference.checkpoints.atomic_files import digest, read_indexed, write_indexed
+from inference.run import check_settings
 from ppl_models.configurable import UnknownClass
 from ppl_models.given.checks import check_keys, check_kind, is_index
 
@@ -31,33 +32,31 @@ CARD = "card.md"
 FORMER = "kl_weights"
 
 
-def write_checkpoint(
+def write_run(
     folder: Path, config: dict[str, Any], state: Mapping[str, Tensor], history: str, card: str
-) -> Path:
-    """Write the files of a checkpoint, and its card, into ``folder``, creating it if need be."""
-    folder.mkdir(parents=True, exist_ok=True)
-    others = {WEIGHTS: _serialized(state), HISTORY: history.encode()}
-    files = {name: digest(content) for name, content in others.items()}
-    described = {"format": FORMAT, **config, "files": files}
-    index = (json.dumps(described, indent=2) + "\n").encode()
-    write_atomically(folder / CONFIG, index, others | {CARD: card.encode()})
-    return folder
+) -> None:
+    """Write a run and its card into ``folder``, creating it if need be."""
+    files = {WEIGHTS: serialized(state), HISTORY: history.encode()}
+    digests = {name: digest(content) for name, content in files.items()}
+    index = {"format": FORMAT, **config, "files": digests}
+    write_indexed(folder, CONFIG, index, files | {CARD: card.encode()})
 
 
-def _serialized(state: Mapping[str, Tensor]) -> bytes:
-    # Clones: parameters that two layers share are written once for each.
-    return save({name: t.detach().cpu().contiguous().clone() for name, t in state.items()})
+def read_run(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], list[dict[str, Any]]]:
+    """The description, weights and history of the run in ``folder``.
 
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """Description of the checkpoint in ``folder``.
-
-    :raises FileNotFoundError: if the folder or its description is missing.
-    :raises ValueError: if it is truncated or has the wrong content.
+    :raises FileNotFoundError: if the folder or a file is missing.
+    :raises ValueError: if a file is damaged, has the wrong content or belongs to another save.
     """
     path = folder / CONFIG
-    with _missing(folder, CONFIG), _damaged(folder):
-        config = json.loads(path.read_bytes())
+    try:
+        content = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileNotFoundError(
+            f"no checkpoint in {folder}: {CONFIG} is missing (it is written by SVIRunner.save)"
+        ) from None
+    with blamed_on(path):
+        config = json.loads(content)
     found = config.get("format", "none") if isinstance(config, dict) else "none"
     if found != FORMAT or isinstance(found, bool):
         raise ValueError(
@@ -66,44 +65,25 @@ def read_config(folder: Path) -> dict[str, Any]:
         )
     with blamed_on(path):
         _check_config(config)
-    return config
-
-
-def read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Tensors of the checkpoint in ``folder``.
-
-    :raises FileNotFoundError: if the file is missing.
-    :raises ValueError: if it is damaged, or belongs to another save than the description.
-    """
-    content = _read(folder, WEIGHTS, config)
-    with _damaged(folder):
-        tensors = load(content)
-    tensors.pop(f"model.{FORMER}", None)
-    return tensors
-
-
-def read_history(folder: Path, config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Records of the checkpoint in ``folder``; errors are those of :func:`read_weights`."""
-    content = _read(folder, HISTORY, config)
-    with _damaged(folder):
-        history = [json.loads(line) for line in content.splitlines()]
+    files = {name: read_indexed(folder, name, config["files"][name]) for name in (WEIGHTS, HISTORY)}
+    with blamed_on(folder / WEIGHTS):
+        weights = load(files[WEIGHTS])
+    weights.pop(f"model.{FORMER}", None)
     with blamed_on(folder / HISTORY):
+        history = [json.loads(line) for line in files[HISTORY].splitlines()]
         check_history(history)
-    return history
+    return config, weights, history
+
+
+def serialized(tensors: Mapping[str, Tensor]) -> bytes:
+    """The content of a file of tensors; what two names share is written once for each."""
+    return save({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()})
 
 
 def check_history(history: Any, name: str = "line") -> None:
     """:raises ValueError: if something is not a record."""
     for i, record in enumerate(check_kind("it", history, list, "a list of records"), start=1):
-        entries = check_keys(f"{name} {i}", record, ("epoch", "step"))
-        for key in ("epoch", "step"):
-            check_counts_up(f"{name} {i}", key, entries[key])
-
-
-def check_counts_up(what: str, name: str, value: Any) -> None:
-    """:raises ValueError: if it is not a number of epochs, steps or the like."""
-    if not is_index(value, 2**63):
-        raise ValueError(f"{what} must count, got {value!r} for {name!r}")
+        _check_counts(f"{name} {i}", record)
 
 
 @contextmanager
@@ -113,31 +93,9 @@ def blamed_on(path: Path) -> Iterator[None]:
         yield
     except UnknownClass as error:
         raise ValueError(f"{path}: {error}") from error
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged: {error}") from error
-
-
-@contextmanager
-def _damaged(folder: Path) -> Iterator[None]:
-    try:
-        yield
     except (ValueError, RecursionError, SafetensorError) as error:
-        raise ValueError(f"the checkpoint in {folder} is truncated or damaged: {error}") from error
-
-
-@contextmanager
-def _missing(folder: Path, name: str) -> Iterator[None]:
-    try:
-        yield
-    except (FileNotFoundError, NotADirectoryError):
-        raise FileNotFoundError(
-            f"no checkpoint in {folder}: {name} is missing (it is written by SVIRunner.save)"
-        ) from None
-
-
-def _read(folder: Path, name: str, config: Mapping[str, Any]) -> bytes:
-    with _missing(folder, name):
-        return read_indexed(folder, name, config["files"][name])
+        how = "damaged" if type(error) is ValueError else "truncated or damaged"
+        raise ValueError(f"{path} is {how}: {error}") from error
 
 
 def _check_config(config: dict[str, Any]) -> None:
@@ -146,9 +104,17 @@ def _check_config(config: dict[str, Any]) -> None:
     settings = ("lr", "seed", "precision")
     if unknown := sorted(check_keys("runner", config["runner"], settings).keys() - set(settings)):
         raise ValueError(f"runner has an unknown {unknown[0]!r}")
-    for name in ("epoch", "step"):
-        value = check_keys("progress", config["progress"], ("epoch", "step"))[name]
-        check_counts_up("progress", name, value)
+    check_settings(**config["runner"])
+    _check_counts("progress", config["progress"])
     for name, found in check_keys("files", config.get("files"), (WEIGHTS, HISTORY)).items():
         if not (isinstance(found, str) and len(found) == 64 and found.isalnum()):
             raise ValueError(f"files must hold digests, got {found!r} for {name!r}")
+
+
+def _check_counts(what: str, value: Any) -> None:
+    """:raises ValueError: if it does not count epochs and steps."""
+    names = ("epoch", "step")
+    entries = check_keys(what, value, names)
+    for name in names:
+        if not is_index(entries[name], 2**63):
+            raise ValueError(f"{what} must count, got {entries[name]!r} for {name!r}")

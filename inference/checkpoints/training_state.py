@@ -5,17 +5,16 @@ code, and their digests, so that damage is detected.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load
 from torch import Tensor
 
-from inference.checkpoints.atomic_files import digest, flush, read_indexed, write_atomically
-from inference.checkpoints.saved_run import FORMER
+from inference.checkpoints.atomic_files import digest, read_indexed, write_indexed
+from inference.checkpoints.saved_run import FORMER, serialized
 from inference.records import plain
 
 FORMAT = 2
@@ -32,16 +31,17 @@ def write(folder: Path, state: Mapping[str, Any]) -> None:
     :param state: JSON types, with tensors anywhere among them.
     """
     tensors: dict[str, Tensor] = {}
-    described = _without_tensors({"format": FORMAT, **state}, "", tensors)
-    contents = {STATE: json.dumps(plain(described)).encode(), TENSORS: save(tensors)}
-    digests = json.dumps({name: digest(content) for name, content in contents.items()})
-    folder.mkdir(exist_ok=True)
-    try:
-        write_atomically(folder / DIGESTS, digests.encode(), contents)
-        flush(folder.parent)
-    finally:
-        with suppress(OSError):  # it is not empty, unless nothing could be written
-            folder.rmdir()
+
+    def without_tensors(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return plain(value)
+        name = str(len(tensors))
+        tensors[name] = value
+        return {TENSOR: name}
+
+    described = json.dumps({"format": FORMAT, **state}, default=without_tensors)
+    files = {STATE: described.encode(), TENSORS: serialized(tensors)}
+    write_indexed(folder, DIGESTS, {n: digest(content) for n, content in files.items()}, files)
 
 
 def read(folder: Path) -> dict[str, Any]:
@@ -50,13 +50,15 @@ def read(folder: Path) -> dict[str, Any]:
     :raises ValueError: if it is incomplete, damaged or has another format.
     """
     try:
-        digests = json.loads((folder / DIGESTS).read_bytes())
-        state, tensors = (read_indexed(folder, name, digests[name]) for name in (STATE, TENSORS))
-        described = json.loads(state)
-        if described["format"] not in (1, FORMAT):
-            raise ValueError(f"its format is {described['format']!r}, but {FORMAT} is needed")
-        read = _with_tensors(described, load(tensors))
-        return read if described["format"] == FORMAT else _of_former(read)
+        found = json.loads((folder / DIGESTS).read_bytes())
+        described, content = (read_indexed(folder, n, found[n]) for n in (STATE, TENSORS))
+        tensors = load(content)
+        state = json.loads(
+            described, object_hook=lambda of: tensors[of[TENSOR]] if of.keys() == {TENSOR} else of
+        )
+        if state["format"] not in (1, FORMAT):
+            raise ValueError(f"its format is {state['format']!r}, but {FORMAT} is needed")
+        return state if state.pop("format") == FORMAT else _of_former(state)
     except (OSError, LookupError, TypeError, RecursionError, SafetensorError) as error:
         raise ValueError(f"it is incomplete: {error}") from error
 
@@ -111,30 +113,3 @@ def check_like(name: str, value: Any, like: Any) -> None:
             raise ValueError(f"{name} must be {like.dtype} of shape {list(like.shape)}")
     elif type(value) is not type(like):
         raise ValueError(f"{name} must be {type(like).__name__}, got {type(value).__name__}")
-
-
-def _without_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """``value`` for JSON, its tensors moved to ``tensors``."""
-    if isinstance(value, Tensor):
-        tensors[name] = value.detach().cpu().contiguous().clone()
-        return {TENSOR: name}
-    if isinstance(value, Mapping | list | tuple):
-        named = {
-            key: _without_tensors(item, f"{name}/{key}", tensors) for key, item in _items(value)
-        }
-        return named if isinstance(value, Mapping) else list(named.values())
-    return value
-
-
-def _with_tensors(value: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """``value`` with the tensors that :func:`_without_tensors` removed."""
-    if isinstance(value, dict) and value.keys() == {TENSOR}:
-        return tensors[value[TENSOR]]
-    if isinstance(value, dict | list):
-        named = {key: _with_tensors(item, tensors) for key, item in _items(value)}
-        return named if isinstance(value, dict) else list(named.values())
-    return value
-
-
-def _items(value: Any) -> Iterator[tuple[Any, Any]]:
-    return iter(value.items() if isinstance(value, Mapping) else enumerate(value))
