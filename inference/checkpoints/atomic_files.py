@@ -61,13 +61,15 @@ def write_indexed(folder: Path, name: str, index: Any, files: Mapping[str, bytes
     """Write files as one with an index, in JSON, that holds their digests. The folder is created if
     it is missing, and removed again if nothing could be written.
     """
+    is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     try:
         write_atomically(folder / name, (json.dumps(index, indent=2) + "\n").encode(), files)
         flush(folder.parent)
     finally:
         with suppress(OSError):  # it is not empty
-            folder.rmdir()
+            if is_new:
+                folder.rmdir()
 
 
 def read_indexed(folder: Path, name: str, found: str) -> bytes:
