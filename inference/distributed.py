@@ -137,7 +137,7 @@ class DataParallel(SingleProcess):
     def check_alike(self, description: Callable[[], dict[str, Any]]) -> None:
         content = json.dumps(description(), sort_keys=True).encode()
         digest = int.from_bytes(hashlib.sha256(content).digest()[:7], "big")
-        if len({int(value) for value in self._all(torch.tensor(digest))}) > 1:
+        if len(self._all(torch.tensor(digest)).unique()) > 1:
             raise ValueError(
                 "the processes called fit with other data, parts or seeds than one another: all "
                 "give the same, and batches are parted between them here (so no DistributedSampler)"
@@ -146,21 +146,15 @@ class DataParallel(SingleProcess):
     def shard(self, batch: Observed) -> tuple[Observed, float]:
         if isinstance(batch, Shard):
             return batch, self.size * batch.own / batch.whole
-        if "group" in batch.given:
-            return self._shard_of_groups(batch)
-        n = len(range(self.rank, len(batch), self.size))
-        mine = batch[slice(self.rank, None, self.size)] if n else batch[slice(0, 1)]  # has weight 0
-        return mine, self.size * n / len(batch)
-
-    def _shard_of_groups(self, batch: Observed) -> tuple[Observed, float]:
-        group = batch.given["group"]
-        groups = int(group.max()) + 1
-        m = len(range(self.rank, groups, self.size))
-        mine = batch.regrouped(
-            ((group - self.rank) % self.size == 0 if m else group == 0).nonzero()[:, 0]
-        )
-        size = (len(batch) if batch.size is None else batch.size) * max(m, 1) / groups
-        return replace(mine, size=size), self.size * m / groups
+        group = batch.given.get("group")
+        parts = len(batch) if group is None else int(group.max()) + 1
+        own = len(range(self.rank, parts, self.size))
+        first = self.rank if own else 0  # a row, or group, of weight 0 stands in for none
+        if group is None:
+            return batch[slice(first, None, self.size)], self.size * own / parts
+        mine = batch.regrouped((group % self.size == first).nonzero()[:, 0])
+        size = (len(batch) if batch.size is None else batch.size) * max(own, 1) / parts
+        return replace(mine, size=size), self.size * own / parts
 
     def mean(
         self,
@@ -183,7 +177,7 @@ class DataParallel(SingleProcess):
         ]
 
     def maximum(self, wanted: int) -> int:
-        return max(int(value) for value in self._all(torch.tensor(wanted)))
+        return int(self._all(torch.tensor(wanted)).max())
 
     def on_first(self, work: Callable[[], T]) -> T:
         value, error = None, None
@@ -191,19 +185,17 @@ class DataParallel(SingleProcess):
             value = work() if self.is_first else None
         except Exception as raised:  # any error: the other processes must not wait for this one
             error = raised
-        told: Any = self.fabric.broadcast((value, error and f"{type(error).__name__}: {error}"))
+        told, fault = self.fabric.broadcast((value, error and f"{type(error).__name__}: {error}"))
         if error is not None:
             raise error
-        if told[1] is not None:
-            raise RuntimeError(f"the first process ended with {told[1]}")
-        return told[0]
+        if fault is not None:
+            raise RuntimeError(f"the first process ended with {fault}")
+        return told  # type: ignore[return-value]
 
     def gather(self, values: Sequence[Tensor]) -> list[Sequence[Tensor]]:
         return list(zip(*(self._all(value) for value in values), strict=True))
 
     def _all(self, value: Tensor) -> Tensor:
         """The value of every process: ``[processes, ...]``."""
-        stack = value.new_zeros((self.size, *value.shape))
-        stack[self.rank] = value
-        gathered: Any = self.fabric.all_reduce(stack, reduce_op="sum")
-        return gathered.cpu()
+        gathered: Any = self.fabric.all_gather(value)
+        return gathered.reshape(self.size, *value.shape).cpu()
