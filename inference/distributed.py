@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["DataParallel", "Shard", "SingleProcess"]
 
 T = TypeVar("T")
+Gradients = Sequence[Tensor | None]
 
 
 @dataclass(frozen=True)
@@ -62,12 +63,8 @@ class SingleProcess:
         return batch, 1.0
 
     def mean(
-        self,
-        loss: Tensor,
-        gradients: Sequence[Tensor | None],
-        counts: float,
-        parameters: Sequence[Tensor],
-    ) -> tuple[Tensor, Sequence[Tensor | None]]:
+        self, loss: Tensor, gradients: Gradients, counts: float, parameters: Sequence[Tensor]
+    ) -> tuple[Tensor, Gradients]:
         """The whole batch's objective and its gradient, from those of each process's part.
 
         :param loss: the objective of this process's part, detached.
@@ -157,12 +154,8 @@ class DataParallel(SingleProcess):
         return replace(mine, size=size), self.size * own / parts
 
     def mean(
-        self,
-        loss: Tensor,
-        gradients: Sequence[Tensor | None],
-        counts: float,
-        parameters: Sequence[Tensor],
-    ) -> tuple[Tensor, Sequence[Tensor | None]]:
+        self, loss: Tensor, gradients: Gradients, counts: float, parameters: Sequence[Tensor]
+    ) -> tuple[Tensor, Gradients]:
         own = [
             torch.zeros_like(p) if g is None else g
             for p, g in zip(parameters, gradients, strict=True)
@@ -197,5 +190,7 @@ class DataParallel(SingleProcess):
 
     def _all(self, value: Tensor) -> Tensor:
         """The value of every process: ``[processes, ...]``."""
-        gathered: Any = self.fabric.all_gather(value)
-        return gathered.reshape(self.size, *value.shape).cpu()
+        stack = value.new_zeros((self.size, *value.shape))
+        stack[self.rank] = value
+        gathered: Any = self.fabric.all_reduce(stack, reduce_op="sum")  # all_gather is deprecated
+        return gathered.cpu()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import Any
 
@@ -61,6 +62,7 @@ class DataSource(ABC):
         """What identifies these data and their batching, in JSON types."""
 
 
+@dataclass(eq=False)
 class InMemorySource(DataSource):
     """Data as tensors on the device; those of a memory-mapped file stay in the file, and batches
     are copied.
@@ -69,20 +71,18 @@ class InMemorySource(DataSource):
     :param batching: how they are put into batches.
     """
 
-    def __init__(
-        self,
-        data: Observed,
-        batching: Batching,
-        batch_size: int,
-        device: torch.device,
-        mapped: bool,
-    ) -> None:
-        self.data = data if mapped else data.to(device)
-        self.batching, self.batch_size, self.device = batching, batch_size, device
-        self.mapped = mapped
-        batching.check(self.data)
-        self.steps = batching.steps(self.data, batch_size)
-        self.full = batching.full(self.data, batch_size)
+    data: Observed
+    batching: Batching
+    batch_size: int
+    device: torch.device
+    mapped: bool
+
+    def __post_init__(self) -> None:
+        if not self.mapped:
+            self.data = self.data.to(self.device)
+        self.batching.check(self.data)
+        self.steps = self.batching.steps(self.data, self.batch_size)
+        self.full = self.batching.full(self.data, self.batch_size)
 
     def generator(self, seed: int) -> Generator:
         """The generator for the order of a pass."""
@@ -213,7 +213,13 @@ class LoaderSource(DataSource):
 
     def subset(self, at_most: int) -> Observed:
         ends = np.cumsum([len(batch) for batch in self.held])
-        return _joined(self.held[: int(np.searchsorted(ends, at_most)) + 1])
+        held = self.held[: int(np.searchsorted(ends, at_most)) + 1]
+        given = {name: torch.cat([batch.given[name] for batch in held]) for name in held[0].given}
+        if "group" in given:  # each batch numbers its groups from 0
+            groups = [batch.given["group"] for batch in held]
+            first = accumulate((int(group.max()) + 1 for group in groups[:-1]), initial=0)
+            given["group"] = torch.cat([group + n for group, n in zip(groups, first, strict=True)])
+        return Observed(torch.cat([batch.x for batch in held]), given)
 
     def chunks(self, size: int) -> Iterator[Observed]:
         return self._whole(0)
@@ -221,15 +227,6 @@ class LoaderSource(DataSource):
     def description(self) -> dict[str, Any]:
         """Of a loader's data the first batch is known, in the order of seed 0."""
         return {"data": _fingerprints(self.held[0]), "batches": self.steps}
-
-
-def _joined(batches: list[Observed]) -> Observed:
-    given = {name: torch.cat([batch.given[name] for batch in batches]) for name in batches[0].given}
-    if "group" in given:  # each batch numbers its groups from 0
-        groups = [batch.given["group"] for batch in batches]
-        first = accumulate((int(group.max()) + 1 for group in groups[:-1]), initial=0)
-        given["group"] = torch.cat([group + n for group, n in zip(groups, first, strict=True)])
-    return Observed(torch.cat([batch.x for batch in batches]), given)
 
 
 def data_source_for(

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import chain, count
+from itertools import chain, tee
 from typing import Any
 
 import numpy as np
@@ -25,28 +24,16 @@ def whole_pass(loader: DataLoader, seed: int) -> Iterator[Any]:
 
     :raises ValueError: if the loader gives more or fewer batches than its length says.
     """
-    stream, steps = _Stream(seed, loader), len(loader)
-    batches = chain(loader)  # which begins the pass with its first batch
-    for taken in count():
-        try:
-            with stream.on():
-                batch = next(batches, END)
-        except RuntimeError as error:
-            if not str(error).startswith("DataLoader worker"):
-                raise
-            raise RuntimeError(
-                f"a worker process of the DataLoader ended ({' '.join(str(error).split())}): it "
-                "may have run out of memory, or its data set ends it; num_workers=0 shows any error"
-            ) from error
+    steps = len(loader)
+    for taken, batch in enumerate(chain(_fetched(loader, seed), [END])):
         if (batch is END) != (taken == steps):
             found = taken if batch is END else f"more than {taken}"
             raise ValueError(
                 f"the DataLoader gave {found} batches in a pass, but its length is {steps}, which "
                 "schedules and epochs rely on: correct the __len__ of its data set or sampler"
             )
-        if batch is END:
-            return
-        yield batch
+        if batch is not END:
+            yield batch
 
 
 def part_of_pass(loader: DataLoader, seed: int, rank: int, size: int) -> Iterator[tuple[Any, int]]:
@@ -59,10 +46,10 @@ def part_of_pass(loader: DataLoader, seed: int, rank: int, size: int) -> Iterato
 
     :raises ValueError: as :func:`whole_pass`.
     """
-    part = _Part(loader, seed, rank, size)
+    whole, again = tee(whole_pass(_indices(loader), seed))
     reading = DataLoader(
         loader.dataset,
-        batch_sampler=part,
+        batch_sampler=(indices[rank::size] or indices[:1] for indices in whole),
         num_workers=loader.num_workers,
         collate_fn=loader.collate_fn,
         pin_memory=loader.pin_memory,
@@ -72,8 +59,8 @@ def part_of_pass(loader: DataLoader, seed: int, rank: int, size: int) -> Iterato
         generator=Generator(),  # not the loader's, which the order is drawn by
         prefetch_factor=loader.prefetch_factor,
     )
-    for batch in whole_pass(reading, derive_seed(seed, rank)):
-        yield batch, part.sizes.popleft()
+    batches = _fetched(reading, derive_seed(seed, rank))
+    yield from ((batch, len(indices)) for batch, indices in zip(batches, again, strict=False))
 
 
 def takes_parts(loader: DataLoader, rows: int) -> bool:
@@ -104,38 +91,36 @@ def _indices(loader: DataLoader) -> DataLoader:
     return DataLoader(_Index(), batch_sampler=sampler, collate_fn=list, generator=generator)
 
 
-class _Part:
-    """A batch sampler: of each batch of a loader's own, every ``size``-th index from ``rank`` on.
-
-    :ivar sizes: of the whole batches whose part is not read yet, in order.
-    """
-
-    def __init__(self, loader: DataLoader, seed: int, rank: int, size: int) -> None:
-        self.whole, self.seed, self.rank, self.size = _indices(loader), seed, rank, size
-        self.sizes: deque[int] = deque()
-
-    def __len__(self) -> int:
-        return len(self.whole)
-
-    def __iter__(self) -> Iterator[list[Any]]:
-        for indices in whole_pass(self.whole, self.seed):
-            self.sizes.append(len(indices))
-            yield indices[self.rank :: self.size] or indices[:1]
+def _fetched(loader: DataLoader, seed: int) -> Iterator[Any]:
+    """What a loader gives, each fetched under random streams that begin with ``seed``."""
+    batched = loader.batch_sampler
+    parts = (loader, loader.sampler, batched, getattr(batched, "sampler", None))
+    own = filter(None, (getattr(part, "generator", None) for part in parts))
+    stream = _Stream(seed, [torch.default_generator, *own])
+    batches = chain(loader)  # which begins the pass with its first batch
+    while True:
+        try:
+            with stream.on():
+                batch = next(batches, END)
+        except RuntimeError as error:
+            if not str(error).startswith("DataLoader worker"):
+                raise
+            raise RuntimeError(
+                f"a worker process of the DataLoader ended ({' '.join(str(error).split())}): it "
+                "may have run out of memory, or its data set ends it; num_workers=0 shows any error"
+            ) from error
+        if batch is END:
+            return
+        yield batch
 
 
 class _Stream:
-    """Random streams of torch, of a loader and its samplers, of NumPy and of Python, that each
-    context continues.
-    """
+    """Random streams of generators, NumPy and Python that each context continues."""
 
-    def __init__(self, seed: int, loader: DataLoader) -> None:
-        batched = loader.batch_sampler
-        parts = (loader, loader.sampler, batched, getattr(batched, "sampler", None))
-        own = filter(None, (getattr(part, "generator", None) for part in parts))
-        self.generators: list[Generator] = [torch.default_generator, *own]
-        first = Generator().manual_seed(seed).get_state()
+    def __init__(self, seed: int, generators: list[Generator]) -> None:
+        self.generators, own = generators, Generator().manual_seed(seed).get_state()
         numpy, python = np.random.RandomState(seed % 2**32), random.Random(seed)
-        self.state = [first for _ in self.generators], numpy.get_state(), python.getstate()
+        self.state = [own for _ in generators], numpy.get_state(), python.getstate()
 
     @contextmanager
     def on(self) -> Iterator[None]:

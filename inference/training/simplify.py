@@ -53,8 +53,10 @@ def has_an_effect(node: Node) -> bool:
 
 
 def _operations(program: GraphModule, fixed: set[Node]) -> Iterator[Node]:
+    """Those, and constants, that may be moved and shared."""
     for node in list(program.graph.nodes):
-        if node.op == "call_function" and node not in fixed and not mutates(node):
+        there = node.op in ("call_function", "get_attr")
+        if there and node not in fixed and not mutates(node):
             yield node
 
 
@@ -105,13 +107,11 @@ def is_random(node: Node) -> bool:
 
 def _fold_constants(program: GraphModule, fixed: set[Node]) -> None:
     """Compute once what depends on no tensor that the program is given."""
-    values: dict[Node, Any] = {
-        node: attribute(program, node)
-        for node in program.graph.nodes
-        if node.op == "get_attr" and node not in fixed
-    }
+    values: dict[Node, Any] = {}
     for node in _operations(program, fixed):
-        if not is_random(node) and (known := _value(node, values)) is not None:
+        if node.op == "get_attr":
+            values[node] = attribute(program, node)
+        elif not is_random(node) and (known := _value(node, values)) is not None:
             kept = _keep(program, node, known) if isinstance(known, Tensor) else node
             values[kept] = known
 
@@ -212,10 +212,8 @@ def _pass_unexpanded(node: Node, fixed: set[Node]) -> None:
 
 def _join_repeated(program: GraphModule, fixed: set[Node]) -> None:
     seen: dict[tuple[Any, ...], Node] = {}
-    for node in list(program.graph.nodes):
-        if node.op not in ("call_function", "get_attr") or node in fixed:
-            continue
-        if mutates(node) or is_random(node) or not fixed.isdisjoint(node.all_input_nodes):
+    for node in _operations(program, fixed):
+        if is_random(node) or not fixed.isdisjoint(node.all_input_nodes):
             continue
         key = node.op, node.target, repr(node.args), repr(sorted(node.kwargs.items()))
         if (same := seen.setdefault(key, node)) is not node:
