@@ -156,18 +156,14 @@ class DataParallel(SingleProcess):
     def mean(
         self, loss: Tensor, gradients: Gradients, counts: float, parameters: Sequence[Tensor]
     ) -> tuple[Tensor, Gradients]:
-        own = [
-            torch.zeros_like(p) if g is None else g
-            for p, g in zip(parameters, gradients, strict=True)
-        ]
+        pairs = zip(parameters, gradients, strict=True)
+        own = [torch.zeros_like(p) if g is None else g for p, g in pairs]
         flat = torch.cat([*(g.flatten() for g in own), loss[None]]) * counts
         mean: Any = self.fabric.all_reduce(flat, reduce_op="mean")
-        parts = mean[:-1].split([p.numel() for p in parameters])
-        # In each parameter's memory layout.
-        return mean[-1], [
-            torch.empty_like(p).copy_(part.view(p.shape))
-            for p, part in zip(parameters, parts, strict=True)
-        ]
+        found = [torch.empty_like(p) for p in parameters]  # in each parameter's memory layout
+        for each, part in zip(found, mean[:-1].split([p.numel() for p in found]), strict=True):
+            each.copy_(part.view_as(each))
+        return mean[-1], found
 
     def maximum(self, wanted: int) -> int:
         return int(self._all(torch.tensor(wanted)).max())

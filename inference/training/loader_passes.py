@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain, tee
 from typing import Any
@@ -118,27 +118,27 @@ class _Stream:
     """Random streams of generators, NumPy and Python that each context continues."""
 
     def __init__(self, seed: int, generators: list[Generator]) -> None:
-        self.generators, own = generators, Generator().manual_seed(seed).get_state()
+        own = Generator().manual_seed(seed).get_state()
         numpy, python = np.random.RandomState(seed % 2**32), random.Random(seed)
-        self.state = [own for _ in generators], numpy.get_state(), python.getstate()
+        self.states = [*(own for _ in generators), numpy.get_state(), python.getstate()]
+        self.used: list[tuple[Callable[[], Any], Callable[[Any], Any]]] = [
+            *((each.get_state, each.set_state) for each in generators),
+            (np.random.get_state, np.random.set_state),  # which a data set may use
+            (random.getstate, random.setstate),
+        ]
 
     @contextmanager
     def on(self) -> Iterator[None]:
         with exclusive():
-            kept = self._get()
-            self._set(*self.state)
+            self._exchange()
             try:
                 yield
             finally:
-                self.state = self._get()
-                self._set(*kept)
+                self._exchange()
 
-    def _get(self) -> tuple[Any, Any, Any]:
-        numpy = np.random.get_state()  # noqa: NPY002, a data set may use it
-        return [each.get_state() for each in self.generators], numpy, random.getstate()
-
-    def _set(self, generators: Any, numpy: Any, python: Any) -> None:
-        for generator, state in zip(self.generators, generators, strict=True):
-            generator.set_state(state)
-        np.random.set_state(numpy)  # noqa: NPY002
-        random.setstate(python)
+    def _exchange(self) -> None:
+        """Put the states that are held in the place of those that are used, and hold these."""
+        before = [get() for get, _ in self.used]
+        for (_, put), state in zip(self.used, self.states, strict=True):
+            put(state)
+        self.states = before

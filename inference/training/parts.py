@@ -8,7 +8,7 @@ nobody can know.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -64,12 +64,9 @@ class Parts:
         self.unknown = self.unknown or what
 
     def _visit(self, name: str, value: Any) -> None:
-        if (kind := type(value)) in PLAIN:
-            # NaN differs from itself
-            self.settings.append((kind, value if value == value else "nan"))
-            return
-        if kind in CONTAINERS and not value:  # as hooks of modules are, which are looked at often
-            self.settings.append(kind)
+        kind = type(value)
+        if kind in PLAIN or (kind in CONTAINERS and not value):  # as hooks of most modules are
+            self.settings.append((kind, repr(value)))  # by text, as NaN differs from itself
             return
         self.settings.append(id(value))
         if id(value) in self._seen:
@@ -111,9 +108,11 @@ class Parts:
     def _object(self, name: str, value: Any) -> None:
         self._class(name, type(value))
         attributes = dict(getattr(value, "__dict__", {}))
-        for slot in _slots(type(value)):
-            if hasattr(value, slot):
-                attributes[slot] = getattr(value, slot)
+        for base in type(value).__mro__:
+            slots = vars(base).get("__slots__", ())
+            for slot in (slots,) if isinstance(slots, str) else slots:
+                if hasattr(value, slot):
+                    attributes[slot] = getattr(value, slot)
         if isinstance(value, nn.Module):
             for key, each in (value._parameters | value._buffers).items():
                 if each is not None and key not in SCHEDULED:
@@ -142,12 +141,6 @@ class Parts:
             for key, each in own:
                 if type(each) is FunctionType and not _is_of(KNOWN, each.__module__):
                     self._note(f"{cls.__qualname__}.{key} is the function {each.__qualname__}")
-
-
-def _slots(cls: type) -> Iterable[str]:
-    for base in cls.__mro__:
-        slots = vars(base).get("__slots__", ())
-        yield from (slots,) if isinstance(slots, str) else slots
 
 
 def _is_of(packages: set[str], module: str | None) -> bool:

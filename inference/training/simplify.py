@@ -6,7 +6,6 @@ and so do repeated ones. No rounding changes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any
 
@@ -52,12 +51,9 @@ def has_an_effect(node: Node) -> bool:
     return node.is_impure() or is_random(node)
 
 
-def _operations(program: GraphModule, fixed: set[Node]) -> Iterator[Node]:
+def _operations(program: GraphModule, fixed: set[Node]) -> list[Node]:
     """Those, and constants, that may be moved and shared."""
-    for node in list(program.graph.nodes):
-        there = node.op in ("call_function", "get_attr")
-        if there and node not in fixed and not mutates(node):
-            yield node
+    return [node for node in program.graph.nodes if node not in fixed and not has_an_effect(node)]
 
 
 def _replace(node: Node, same: Node) -> None:
@@ -65,11 +61,10 @@ def _replace(node: Node, same: Node) -> None:
     node.graph.erase_node(node)
 
 
-# What a program changes in place must not be moved or shared.
-
-
 def _mutated(program: GraphModule) -> set[Node]:
-    """Tensors that are changed in place, and all that share memory with them."""
+    """Tensors that are changed in place, and all that share memory with them: these must not be
+    moved or shared.
+    """
     fixed: set[Node] = set()
     waiting = [each for n in program.graph.nodes if mutates(n) for each in n.all_input_nodes]
     while waiting:
@@ -95,14 +90,7 @@ def shares_memory(node: Node) -> bool:
 
 def is_random(node: Node) -> bool:
     """Whether an operation draws random numbers."""
-    target = node.target
-    return (
-        isinstance(target, torch._ops.OpOverload)
-        and torch.Tag.nondeterministic_seeded in target.tags
-    )
-
-
-# Constants.
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 def _fold_constants(program: GraphModule, fixed: set[Node]) -> None:
@@ -111,7 +99,7 @@ def _fold_constants(program: GraphModule, fixed: set[Node]) -> None:
     for node in _operations(program, fixed):
         if node.op == "get_attr":
             values[node] = attribute(program, node)
-        elif not is_random(node) and (known := _value(node, values)) is not None:
+        elif (known := _value(node, values)) is not None:
             kept = _keep(program, node, known) if isinstance(known, Tensor) else node
             values[kept] = known
 
@@ -155,9 +143,6 @@ def _keep(program: GraphModule, node: Node, value: Tensor) -> Node:
             constant.meta = {**node.meta, "val": kept.expand(sizes)}
     _replace(node, constant)
     return constant
-
-
-# Operations that change nothing.
 
 
 def _argument_given_back(program: GraphModule, node: Node) -> Node | None:
@@ -207,13 +192,10 @@ def _pass_unexpanded(node: Node, fixed: set[Node]) -> None:
             node.update_arg(place, expanded.args[0])
 
 
-# Repeated operations.
-
-
 def _join_repeated(program: GraphModule, fixed: set[Node]) -> None:
     seen: dict[tuple[Any, ...], Node] = {}
     for node in _operations(program, fixed):
-        if is_random(node) or not fixed.isdisjoint(node.all_input_nodes):
+        if not fixed.isdisjoint(node.all_input_nodes):
             continue
         key = node.op, node.target, repr(node.args), repr(sorted(node.kwargs.items()))
         if (same := seen.setdefault(key, node)) is not node:
