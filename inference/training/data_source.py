@@ -162,10 +162,9 @@ class LoaderSource(DataSource):
             if sum(map(len, self.held)) >= HELD_ROWS:
                 break
         self.batch_size = len(self.held[0])
-        grouped = "group" in self.held[0].given
-        self.full = None if grouped else self.batch_size
-        parted = self.processes.size > 1 and not grouped
-        self.in_parts = parted and takes_parts(loader, self.batch_size)
+        self.full = None if "group" in self.held[0].given else self.batch_size
+        several = self.processes.size > 1 and self.full is not None
+        self.in_parts = several and takes_parts(loader, self.batch_size)
 
     def batches(self, seed: int) -> Iterator[Observed]:
         return self._parts(seed) if self.in_parts else self._whole(seed)
