@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["DataParallel", "Shard", "SingleProcess"]
 
 T = TypeVar("T")
+Gradients = Sequence[Tensor | None]
 
 
 @dataclass(frozen=True)
@@ -62,12 +63,8 @@ class SingleProcess:
         return batch, 1.0
 
     def mean(
-        self,
-        loss: Tensor,
-        gradients: Sequence[Tensor | None],
-        counts: float,
-        parameters: Sequence[Tensor],
-    ) -> tuple[Tensor, Sequence[Tensor | None]]:
+        self, loss: Tensor, gradients: Gradients, counts: float, parameters: Sequence[Tensor]
+    ) -> tuple[Tensor, Gradients]:
         """The whole batch's objective and its gradient, from those of each process's part.
 
         :param loss: the objective of this process's part, detached.
@@ -137,7 +134,7 @@ class DataParallel(SingleProcess):
     def check_alike(self, description: Callable[[], dict[str, Any]]) -> None:
         content = json.dumps(description(), sort_keys=True).encode()
         digest = int.from_bytes(hashlib.sha256(content).digest()[:7], "big")
-        if len({int(value) for value in self._all(torch.tensor(digest))}) > 1:
+        if len(self._all(torch.tensor(digest)).unique()) > 1:
             raise ValueError(
                 "the processes called fit with other data, parts or seeds than one another: all "
                 "give the same, and batches are parted between them here (so no DistributedSampler)"
@@ -146,44 +143,30 @@ class DataParallel(SingleProcess):
     def shard(self, batch: Observed) -> tuple[Observed, float]:
         if isinstance(batch, Shard):
             return batch, self.size * batch.own / batch.whole
-        if "group" in batch.given:
-            return self._shard_of_groups(batch)
-        n = len(range(self.rank, len(batch), self.size))
-        mine = batch[slice(self.rank, None, self.size)] if n else batch[slice(0, 1)]  # has weight 0
-        return mine, self.size * n / len(batch)
-
-    def _shard_of_groups(self, batch: Observed) -> tuple[Observed, float]:
-        group = batch.given["group"]
-        groups = int(group.max()) + 1
-        m = len(range(self.rank, groups, self.size))
-        mine = batch.regrouped(
-            ((group - self.rank) % self.size == 0 if m else group == 0).nonzero()[:, 0]
-        )
-        size = (len(batch) if batch.size is None else batch.size) * max(m, 1) / groups
-        return replace(mine, size=size), self.size * m / groups
+        group = batch.given.get("group")
+        parts = len(batch) if group is None else int(group.max()) + 1
+        own = len(range(self.rank, parts, self.size))
+        first = self.rank if own else 0  # a row, or group, of weight 0 stands in for none
+        if group is None:
+            return batch[slice(first, None, self.size)], self.size * own / parts
+        mine = batch.regrouped((group % self.size == first).nonzero()[:, 0])
+        size = (len(batch) if batch.size is None else batch.size) * max(own, 1) / parts
+        return replace(mine, size=size), self.size * own / parts
 
     def mean(
-        self,
-        loss: Tensor,
-        gradients: Sequence[Tensor | None],
-        counts: float,
-        parameters: Sequence[Tensor],
-    ) -> tuple[Tensor, Sequence[Tensor | None]]:
-        own = [
-            torch.zeros_like(p) if g is None else g
-            for p, g in zip(parameters, gradients, strict=True)
-        ]
+        self, loss: Tensor, gradients: Gradients, counts: float, parameters: Sequence[Tensor]
+    ) -> tuple[Tensor, Gradients]:
+        pairs = zip(parameters, gradients, strict=True)
+        own = [torch.zeros_like(p) if g is None else g for p, g in pairs]
         flat = torch.cat([*(g.flatten() for g in own), loss[None]]) * counts
         mean: Any = self.fabric.all_reduce(flat, reduce_op="mean")
-        parts = mean[:-1].split([p.numel() for p in parameters])
-        # In each parameter's memory layout.
-        return mean[-1], [
-            torch.empty_like(p).copy_(part.view(p.shape))
-            for p, part in zip(parameters, parts, strict=True)
-        ]
+        found = [torch.empty_like(p) for p in parameters]  # in each parameter's memory layout
+        for each, part in zip(found, mean[:-1].split([p.numel() for p in found]), strict=True):
+            each.copy_(part.view_as(each))
+        return mean[-1], found
 
     def maximum(self, wanted: int) -> int:
-        return max(int(value) for value in self._all(torch.tensor(wanted)))
+        return int(self._all(torch.tensor(wanted)).max())
 
     def on_first(self, work: Callable[[], T]) -> T:
         value, error = None, None
@@ -191,12 +174,12 @@ class DataParallel(SingleProcess):
             value = work() if self.is_first else None
         except Exception as raised:  # any error: the other processes must not wait for this one
             error = raised
-        told: Any = self.fabric.broadcast((value, error and f"{type(error).__name__}: {error}"))
+        told, fault = self.fabric.broadcast((value, error and f"{type(error).__name__}: {error}"))
         if error is not None:
             raise error
-        if told[1] is not None:
-            raise RuntimeError(f"the first process ended with {told[1]}")
-        return told[0]
+        if fault is not None:
+            raise RuntimeError(f"the first process ended with {fault}")
+        return told  # type: ignore[return-value]
 
     def gather(self, values: Sequence[Tensor]) -> list[Sequence[Tensor]]:
         return list(zip(*(self._all(value) for value in values), strict=True))
@@ -205,5 +188,5 @@ class DataParallel(SingleProcess):
         """The value of every process: ``[processes, ...]``."""
         stack = value.new_zeros((self.size, *value.shape))
         stack[self.rank] = value
-        gathered: Any = self.fabric.all_reduce(stack, reduce_op="sum")
+        gathered: Any = self.fabric.all_reduce(stack, reduce_op="sum")  # all_gather is deprecated
         return gathered.cpu()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from itertools import pairwise
+from dataclasses import replace
 
 import torch
 from torch import Generator, Tensor
@@ -116,9 +116,8 @@ class Groups(Batching):
 
     def full(self, data: Observed, batch_size: int) -> int | None:
         sizes = self.parts(data.given["group"].bincount())
-        equal = bool((sizes == sizes[0]).all())
         groups = min(self.per_batch(sizes, batch_size), len(sizes))
-        return groups * int(sizes[0]) if equal else None
+        return groups * int(sizes[0]) if bool((sizes == sizes[0]).all()) else None
 
     def parts(self, sizes: Tensor) -> Tensor:
         """Sizes of the parts of groups of these sizes, group by group, as equal as possible."""
@@ -126,9 +125,8 @@ class Groups(Batching):
             return sizes
         counts = -(-sizes // self.max_members)
         which = torch.repeat_interleave(counts)
-        first = counts.cumsum(0) - counts
-        place = torch.arange(len(which), device=sizes.device) - first[which]
-        return sizes[which] // counts[which] + (place < sizes[which] % counts[which])
+        left = counts.cumsum(0)[which] - torch.arange(len(which), device=sizes.device)
+        return (sizes[which] + left - 1) // counts[which]
 
     def per_batch(self, sizes: Tensor, batch_size: int) -> int:
         """Number of parts in a batch, for parts of these sizes."""
@@ -137,34 +135,22 @@ class Groups(Batching):
     def batches(
         self, data: Observed, batch_size: int, generator: Generator | None = None
     ) -> Iterator[Observed]:
-        group = data.given["group"]
-        shuffled = torch.randperm(len(group), device=group.device, generator=generator)
-        by_group = shuffled[
-            group[shuffled].argsort(stable=True)
-        ]  # group by group, with members in random order
+        device = data.x.device if generator is None else generator.device
+        group = data.given["group"].to(device)
+        order = torch.randperm(len(group), device=device, generator=generator)
+        # Group by group, with members in random order.
+        by_group = order[group[order].argsort(stable=True)]
         sizes = self.parts(group.bincount())
-        starts = sizes.cumsum(0) - sizes
-        chosen = torch.randperm(len(sizes), device=group.device, generator=generator)
-        M = self.per_batch(sizes, batch_size)
-        lengths = sizes[chosen]
-        ends = lengths.cumsum(0)
-        part = torch.repeat_interleave(lengths)  # the chosen part of each row of the pass
-        rows = by_group[
-            torch.arange(len(group), device=group.device) - (ends - lengths - starts[chosen])[part]
-        ]
+        chosen = torch.randperm(len(sizes), device=device, generator=generator)
+        place = chosen.argsort()[torch.repeat_interleave(sizes)]  # of each row's part in the pass
+        M, lengths = self.per_batch(sizes, batch_size), sizes[chosen]
+        ends = lengths.cumsum(0)[M - 1 : -1 : M].cpu()
+        blocks = by_group[place.argsort(stable=True)].tensor_split(ends)
         size = M * len(group) / len(sizes)
-        cuts = [0, *ends[M - 1 :: M].tolist()]
-        if cuts[-1] < len(group):
-            cuts.append(len(group))
-        for i, (start, end) in enumerate(pairwise(cuts)):
-            batch = data[rows[start:end]]
-            last = len(sizes) - i * M  # remaining parts
-            yield Observed(
-                batch.x, batch.given | {"group": part[start:end] - i * M}, size * min(M, last) / M
-            )
+        for rows, parts in zip(blocks, lengths.split(M), strict=True):
+            batch = data[rows]
+            group = torch.repeat_interleave(parts, output_size=len(rows)).to(data.x.device)
+            yield Observed(batch.x, batch.given | {"group": group}, size * len(parts) / M)
 
     def subset(self, data: Observed, at_most: int) -> Observed:
-        rows = Observed(torch.arange(len(data))[:, None], {"group": data.given["group"].cpu()})
-        batch = next(self.batches(rows, at_most, Generator().manual_seed(0)))
-        chosen = data[batch.x[:, 0].to(data.x.device)]
-        return Observed(chosen.x, chosen.given | {"group": batch.given["group"].to(data.x.device)})
+        return replace(next(self.batches(data, at_most, Generator().manual_seed(0))), size=None)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -16,12 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 from guides.base import FacetGuide
 from inference.distributed import Shard, SingleProcess
 from inference.training.batching import Batching, Groups, Rows
-from inference.training.loader_passes import (
-    items_of_first_batch,
-    part_of_pass,
-    takes_parts,
-    whole_pass,
-)
+from inference.training.loader_passes import part_of_pass, takes_parts, whole_pass
 from ppl_models.configurable import to_config
 from ppl_models.given.checks import check_kind, check_size
 from ppl_models.given.observed import Observed
@@ -65,6 +62,7 @@ class DataSource(ABC):
         """What identifies these data and their batching, in JSON types."""
 
 
+@dataclass(eq=False)
 class InMemorySource(DataSource):
     """Data as tensors on the device; those of a memory-mapped file stay in the file, and batches
     are copied.
@@ -73,20 +71,18 @@ class InMemorySource(DataSource):
     :param batching: how they are put into batches.
     """
 
-    def __init__(
-        self,
-        data: Observed,
-        batching: Batching,
-        batch_size: int,
-        device: torch.device,
-        mapped: bool,
-    ) -> None:
-        self.data = data if mapped else data.to(device)
-        self.batching, self.batch_size, self.device = batching, batch_size, device
-        self.mapped = mapped
-        batching.check(self.data)
-        self.steps = batching.steps(self.data, batch_size)
-        self.full = batching.full(self.data, batch_size)
+    data: Observed
+    batching: Batching
+    batch_size: int
+    device: torch.device
+    mapped: bool
+
+    def __post_init__(self) -> None:
+        if not self.mapped:
+            self.data = self.data.to(self.device)
+        self.batching.check(self.data)
+        self.steps = self.batching.steps(self.data, self.batch_size)
+        self.full = self.batching.full(self.data, self.batch_size)
 
     def generator(self, seed: int) -> Generator:
         """The generator for the order of a pass."""
@@ -94,7 +90,7 @@ class InMemorySource(DataSource):
 
     def batches(self, seed: int) -> Iterator[Observed]:
         batches = self.batching.batches(self.data, self.batch_size, self.generator(seed))
-        return (batch.to(self.device) for batch in batches) if self.mapped else batches
+        return (batch.to(self.device) for batch in batches)
 
     def subset(self, at_most: int) -> Observed:
         return self.batching.subset(self.data, at_most).to(self.device)
@@ -103,9 +99,7 @@ class InMemorySource(DataSource):
         return (part.to(self.device) for part in self.data.whole_groups(size))
 
     def description(self) -> dict[str, Any]:
-        prints = {"x": fingerprint(self.data.x, self.mapped)} | {
-            name: fingerprint(v) for name, v in self.data.given.items()
-        }
+        prints = _fingerprints(self.data, self.mapped)
         return {"data": prints, "batches": to_config(self.batching)}
 
 
@@ -162,43 +156,40 @@ class LoaderSource(DataSource):
                 "the DataLoader's workers would keep their random state between passes, which a "
                 "resumed run could not repeat: create it with persistent_workers=False"
             )
-        self.names: set[str] | None = None
-        self.held = self._held(HELD_ROWS)
+        self.held: list[Observed] = []
+        for batch in self._whole(0):
+            self.held.append(batch)
+            if sum(map(len, self.held)) >= HELD_ROWS:
+                break
         self.batch_size = len(self.held[0])
         self.full = None if "group" in self.held[0].given else self.batch_size
-        self.in_parts = self.processes.size > 1 and self._takes_parts()
-
-    def _takes_parts(self) -> bool:
-        """Whether each process can read its own items alone: rows are items, without groups."""
-        if "group" in self.held[0].given or not takes_parts(self.loader):
-            return False
-        return items_of_first_batch(self.loader, 0) == self.batch_size
+        several = self.processes.size > 1 and self.full is not None
+        self.in_parts = several and takes_parts(loader, self.batch_size)
 
     def batches(self, seed: int) -> Iterator[Observed]:
-        if not self.in_parts:
-            return self._whole(seed)
-        rank, size = self.processes.rank, self.processes.size
-        return (
-            self._part(batch, items) for batch, items in part_of_pass(self.loader, seed, rank, size)
-        )
+        return self._parts(seed) if self.in_parts else self._whole(seed)
 
     def _whole(self, seed: int) -> Iterator[Observed]:
         return map(self.observed, whole_pass(self.loader, seed))
 
-    def _part(self, batch: Any, items: int) -> Shard:
+    def _parts(self, seed: int) -> Iterator[Shard]:
         """:raises ValueError: if ``collate_fn`` does not make a row of each item."""
-        part = self.observed(batch)
-        own = len(range(self.processes.rank, items, self.processes.size))
-        if len(part) != max(1, own):
-            raise ValueError(
-                f"the DataLoader's collate_fn made {len(part)} rows of {max(1, own)} items, but "
-                "processes that read their own items of a batch need a row for each: drop or "
-                "repeat items in the sampler"
-            )
-        return Shard(part.x, part.given, part.size, own, items)
+        rank, size = self.processes.rank, self.processes.size
+        for batch, items in part_of_pass(self.loader, seed, rank, size):
+            part, own = self.observed(batch), len(range(rank, items, size))
+            if len(part) != max(1, own):
+                raise ValueError(
+                    f"the DataLoader's collate_fn made {len(part)} rows of {max(1, own)} items, "
+                    "but processes that read their own items of a batch need a row for each: drop "
+                    "or repeat items in the sampler"
+                )
+            yield Shard(part.x, part.given, part.size, own, items)
 
     def observed(self, batch: Any) -> Observed:
-        """A loader's batch, validated, on the device."""
+        """A loader's batch, validated, on the device.
+
+        :raises ValueError: if it has no x, or other inputs beside it than the first batch.
+        """
         if isinstance(batch, Mapping):
             given = dict(batch)
             x = given.pop("x", None)
@@ -210,54 +201,31 @@ class LoaderSource(DataSource):
                 f"the DataLoader's batches have no x, only {sorted(map(str, given))}: name it 'x'"
             )
         observed = self.guide.observed(x, given).to(self.device)
-        self._check_names(set(observed.given))
-        return observed
-
-    def _check_names(self, names: set[str]) -> None:
-        """:raises ValueError: if a batch gives something else beside x than the first one did."""
-        if self.names is None:
-            self.names = names
-        if names != self.names:
-            one, other = (", ".join(sorted(each)) or "nothing" for each in (self.names, names))
+        first = self.held[0] if self.held else observed
+        if first.given.keys() != observed.given.keys():
+            one, other = (", ".join(sorted(of.given)) or "nothing" for of in (first, observed))
             raise ValueError(
                 f"the DataLoader's batches must give the same beside x, but the first one gave "
                 f"{one}, and another {other}: give -1 for labels that are not known"
             )
-
-    def _held(self, rows: int) -> list[Observed]:
-        """The first batches of a pass, until they have ``rows`` rows."""
-        batches = []
-        for batch in self._whole(0):
-            batches.append(batch)
-            if sum(map(len, batches)) >= rows:
-                break
-        return batches
+        return observed
 
     def subset(self, at_most: int) -> Observed:
         ends = np.cumsum([len(batch) for batch in self.held])
-        return _joined(self.held[: int(np.searchsorted(ends, at_most)) + 1])
+        held = self.held[: int(np.searchsorted(ends, at_most)) + 1]
+        given = {name: torch.cat([batch.given[name] for batch in held]) for name in held[0].given}
+        if "group" in given:  # each batch numbers its groups from 0
+            groups = [batch.given["group"] for batch in held]
+            first = accumulate((int(group.max()) + 1 for group in groups[:-1]), initial=0)
+            given["group"] = torch.cat([group + n for group, n in zip(groups, first, strict=True)])
+        return Observed(torch.cat([batch.x for batch in held]), given)
 
     def chunks(self, size: int) -> Iterator[Observed]:
         return self._whole(0)
 
     def description(self) -> dict[str, Any]:
         """Of a loader's data the first batch is known, in the order of seed 0."""
-        first = self.subset(1)
-        prints = {"x": fingerprint(first.x)} | {
-            name: fingerprint(v) for name, v in first.given.items()
-        }
-        return {"data": prints, "batches": self.steps}
-
-
-def _joined(batches: list[Observed]) -> Observed:
-    given = {name: torch.cat([batch.given[name] for batch in batches]) for name in batches[0].given}
-    if "group" in given:  # each batch numbers its groups from 0
-        sizes = [int(batch.given["group"].max()) + 1 for batch in batches]
-        first = np.cumsum([0, *sizes[:-1]]).tolist()
-        given["group"] = torch.cat(
-            [batch.given["group"] + n for batch, n in zip(batches, first, strict=True)]
-        )
-    return Observed(torch.cat([batch.x for batch in batches]), given)
+        return {"data": _fingerprints(self.held[0]), "batches": self.steps}
 
 
 def data_source_for(
@@ -276,12 +244,8 @@ def data_source_for(
     if batches is not None:
         check_kind("batches", batches, Batching, "such as Groups()")
     if isinstance(x, DataLoader):
-        beside = [
-            name
-            for name, value in (("batch_size", batch_size), ("batches", batches))
-            if value is not None
-        ]
-        if beside := [*beside, *given]:
+        own = {"batch_size": batch_size, "batches": batches}
+        if beside := [*(name for name, value in own.items() if value is not None), *given]:
             raise ValueError(
                 f"a DataLoader gives its batches as they are: leave {' and '.join(beside)} out"
             )
@@ -297,6 +261,11 @@ def data_source_for(
     return InMemorySource(data, batching, size, device, mapped=isinstance(x, np.memmap))
 
 
+def _fingerprints(data: Observed, mapped: bool = False) -> dict[str, Any]:
+    given = {name: fingerprint(values) for name, values in data.given.items()}
+    return {"x": fingerprint(data.x, mapped), **given}
+
+
 def fingerprint(tensor: Tensor | SparseRows, mapped: bool = False) -> dict[str, Any]:
     """What identifies data: shape, type, and digests of all numbers and of 1,024 evenly spread
     rows, which is what earlier versions compared; of sparse rows, of all their entries.
@@ -304,42 +273,27 @@ def fingerprint(tensor: Tensor | SparseRows, mapped: bool = False) -> dict[str, 
     :param mapped: whether the numbers are in a memory-mapped file. If that has more than
         ``LARGEST_DIGESTED`` bytes, so many are read, in evenly spread rows.
     """
+    found: dict[str, Any] = {"shape": list(tensor.shape), "dtype": str(tensor.dtype)}
     if isinstance(tensor, SparseRows):
-        return {
-            "shape": list(tensor.shape),
-            "dtype": str(tensor.dtype),
-            "all": _digest_entries(tensor),
-        }
-    row = max(1, tensor[0].numel() * tensor.element_size()) if len(tensor) else 1
+        return found | {"all": _digest(chain.from_iterable(tensor.blocks()))}
+    row = max(1, tensor.nbytes // max(1, len(tensor)))
     most = LARGEST_DIGESTED // row if mapped else len(tensor)
-    return {
-        "shape": list(tensor.shape),
-        "dtype": str(tensor.dtype),
-        "digest": _digest(tensor, 1024, row),
-        "all": _digest(tensor, most, row),
-    }
+    digest, of_all = (_digest(_spread(tensor, number, row)) for number in (1024, most))
+    return found | {"digest": digest, "all": of_all}
 
 
-def _digest(tensor: Tensor, most: int, row: int) -> str:
-    """A digest of at most so many rows, evenly spread, read a block at a time.
+def _spread(tensor: Tensor, most: int, row: int) -> Iterator[Tensor]:
+    """At most so many rows, evenly spread, a block at a time.
 
     :param row: bytes of a row.
     """
-    n, found = min(len(tensor), max(1, most)), hashlib.sha256()
+    n = min(len(tensor), max(1, most))
     for rows in torch.arange(n).split(max(1, DIGESTED_AT_ONCE // row)):
-        if n == len(tensor):
-            part = tensor[int(rows[0]) : int(rows[-1]) + 1]
-        else:
-            part = tensor[(rows * (len(tensor) - 1) // max(n - 1, 1)).to(tensor.device)]
-        block = part.detach().cpu().contiguous().flatten().view(torch.uint8)
-        found.update(block.numpy().data)
-    return found.hexdigest()
+        yield tensor[(rows * (len(tensor) - 1) // max(n - 1, 1)).to(tensor.device)]
 
 
-def _digest_entries(rows: SparseRows) -> str:
-    """A digest of where the entries are and of their values, some rows at a time."""
+def _digest(parts: Iterable[Tensor]) -> str:
     found = hashlib.sha256()
-    for block in rows.blocks():
-        for part in block:
-            found.update(part.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+    for part in parts:
+        found.update(part.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return found.hexdigest()

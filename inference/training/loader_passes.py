@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import count
+from itertools import chain, tee
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Generator
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from inference.randomness import derive_seed
 from ppl_models.turns import exclusive
@@ -25,7 +24,16 @@ def whole_pass(loader: DataLoader, seed: int) -> Iterator[Any]:
 
     :raises ValueError: if the loader gives more or fewer batches than its length says.
     """
-    return _fetched(loader, Stream(seed, _generators(loader)))
+    steps = len(loader)
+    for taken, batch in enumerate(chain(_fetched(loader, seed), [END])):
+        if (batch is END) != (taken == steps):
+            found = taken if batch is END else f"more than {taken}"
+            raise ValueError(
+                f"the DataLoader gave {found} batches in a pass, but its length is {steps}, which "
+                "schedules and epochs rely on: correct the __len__ of its data set or sampler"
+            )
+        if batch is not END:
+            yield batch
 
 
 def part_of_pass(loader: DataLoader, seed: int, rank: int, size: int) -> Iterator[tuple[Any, int]]:
@@ -38,15 +46,27 @@ def part_of_pass(loader: DataLoader, seed: int, rank: int, size: int) -> Iterato
 
     :raises ValueError: as :func:`whole_pass`.
     """
-    part = _Part(loader, Stream(seed, _generators(loader)), rank, size)
-    drawn = derive_seed(seed, rank)
-    for batch in _fetched(_reading(loader, part, drawn), Stream(drawn, ())):
-        yield batch, part.sizes.popleft()
+    whole, again = tee(whole_pass(_indices(loader), seed))
+    reading = DataLoader(
+        loader.dataset,
+        batch_sampler=(indices[rank::size] or indices[:1] for indices in whole),
+        num_workers=loader.num_workers,
+        collate_fn=loader.collate_fn,
+        pin_memory=loader.pin_memory,
+        timeout=loader.timeout,
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context,
+        generator=Generator(),  # not the loader's, which the order is drawn by
+        prefetch_factor=loader.prefetch_factor,
+    )
+    batches = _fetched(reading, derive_seed(seed, rank))
+    yield from ((batch, len(indices)) for batch, indices in zip(batches, again, strict=False))
 
 
-def takes_parts(loader: DataLoader) -> bool:
+def takes_parts(loader: DataLoader, rows: int) -> bool:
     """Whether processes can read parts of the batches: the loader chooses items by their index, in
-    order, and has no way of its own to go through them.
+    order, has no way of its own to go through them, and makes the ``rows`` of the first batch of
+    seed 0 of as many items.
     """
     return (
         not isinstance(loader.dataset, IterableDataset)
@@ -54,135 +74,71 @@ def takes_parts(loader: DataLoader) -> bool:
         and getattr(loader, "in_order", True)
         and type(loader).__iter__ is DataLoader.__iter__
         and type(loader)._get_iterator is DataLoader._get_iterator
+        and len(next(whole_pass(_indices(loader), 0))) == rows
     )
 
 
-def items_of_first_batch(loader: DataLoader, seed: int) -> int:
-    """How many items the first batch of a pass has; none is read."""
-    return len(next(iter(_Part(loader, Stream(seed, _generators(loader)), 0, 1))))
+class _Index(Dataset):
+    """Gives the index that it is asked for."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return index
 
 
-class _Part:
-    """A batch sampler: of each batch of a loader's own, every ``size``-th index from ``rank`` on.
-
-    :ivar sizes: of the whole batches whose part is not read yet, in order.
-    """
-
-    def __init__(self, loader: DataLoader, stream: Stream, rank: int, size: int) -> None:
-        self.loader, self.stream, self.rank, self.size = loader, stream, rank, size
-        self.sizes: deque[int] = deque()
-
-    def __len__(self) -> int:
-        return len(self.loader)
-
-    def __iter__(self) -> Iterator[list[Any]]:
-        whole: Any = self.loader.batch_sampler
-        with self.stream.on():
-            batches = iter(whole)
-            # What the loader itself draws here, as the seed of its workers.
-            torch.empty((), dtype=torch.int64).random_(generator=self.loader.generator)
-        while True:
-            with self.stream.on():
-                batch: Any = next(batches, END)
-            if batch is END:
-                return
-            indices = list(batch)
-            self.sizes.append(len(indices))
-            yield indices[self.rank :: self.size] or indices[:1]
+def _indices(loader: DataLoader) -> DataLoader:
+    """A loader of the indices of a loader's items; it draws as that one does."""
+    sampler, generator = loader.batch_sampler, loader.generator
+    return DataLoader(_Index(), batch_sampler=sampler, collate_fn=list, generator=generator)
 
 
-def _reading(loader: DataLoader, part: _Part, seed: int) -> DataLoader:
-    """A loader of this part with the settings of ``loader``; its workers draw from ``seed``."""
-    return DataLoader(
-        loader.dataset,
-        batch_sampler=part,
-        num_workers=loader.num_workers,
-        collate_fn=loader.collate_fn,
-        pin_memory=loader.pin_memory,
-        timeout=loader.timeout,
-        worker_init_fn=loader.worker_init_fn,
-        multiprocessing_context=loader.multiprocessing_context,
-        generator=Generator().manual_seed(seed),
-        prefetch_factor=loader.prefetch_factor,
-    )
-
-
-def _fetched(loader: DataLoader, stream: Stream) -> Iterator[Any]:
-    """What a loader gives, fetched under ``stream``."""
-    steps = len(loader)
-    with stream.on(), _workers_alive():
-        batches = iter(loader)
-    for taken in count():
-        with stream.on(), _workers_alive():
-            batch = next(batches, END)
-        if (batch is END) != (taken == steps):
-            found = taken if batch is END else f"more than {taken}"
-            raise ValueError(
-                f"the DataLoader gave {found} batches in a pass, but its length is {steps}, which "
-                "schedules and epochs rely on: correct the __len__ of its data set or sampler"
-            )
+def _fetched(loader: DataLoader, seed: int) -> Iterator[Any]:
+    """What a loader gives, each fetched under random streams that begin with ``seed``."""
+    batched = loader.batch_sampler
+    parts = (loader, loader.sampler, batched, getattr(batched, "sampler", None))
+    own = filter(None, (getattr(part, "generator", None) for part in parts))
+    stream = _Stream(seed, [torch.default_generator, *own])
+    batches = chain(loader)  # which begins the pass with its first batch
+    while True:
+        try:
+            with stream.on():
+                batch = next(batches, END)
+        except RuntimeError as error:
+            if not str(error).startswith("DataLoader worker"):
+                raise
+            raise RuntimeError(
+                f"a worker process of the DataLoader ended ({' '.join(str(error).split())}): it "
+                "may have run out of memory, or its data set ends it; num_workers=0 shows any error"
+            ) from error
         if batch is END:
             return
         yield batch
 
 
-def _generators(loader: DataLoader) -> list[Generator]:
-    """Of the loader and its samplers, each once."""
-    batched = loader.batch_sampler
-    parts = (loader, loader.sampler, batched, getattr(batched, "sampler", None))
-    found = (getattr(part, "generator", None) for part in parts)
-    return list({id(each): each for each in found if each is not None}.values())
+class _Stream:
+    """Random streams of generators, NumPy and Python that each context continues."""
 
-
-@contextmanager
-def _workers_alive() -> Iterator[None]:
-    """Within this context the end of a worker is an error that says what to do."""
-    try:
-        yield
-    except RuntimeError as error:
-        if not str(error).startswith("DataLoader worker"):
-            raise
-        raise RuntimeError(
-            f"a worker process of the DataLoader ended ({' '.join(str(error).split())}): it may "
-            "have run out of memory, or its data set ends it; num_workers=0 shows any error"
-        ) from error
-
-
-class Stream:
-    """Random streams of torch, NumPy and Python that each context continues."""
-
-    def __init__(self, seed: int, generators: Iterable[Generator]) -> None:
-        self.generators = list(generators)
-        self.state = self._seeded(seed)
+    def __init__(self, seed: int, generators: list[Generator]) -> None:
+        own = Generator().manual_seed(seed).get_state()
+        numpy, python = np.random.RandomState(seed % 2**32), random.Random(seed)
+        self.states = [*(own for _ in generators), numpy.get_state(), python.getstate()]
+        self.used: list[tuple[Callable[[], Any], Callable[[Any], Any]]] = [
+            *((each.get_state, each.set_state) for each in generators),
+            (np.random.get_state, np.random.set_state),  # which a data set may use
+            (random.getstate, random.setstate),
+        ]
 
     @contextmanager
     def on(self) -> Iterator[None]:
         with exclusive():
-            kept = self._get()
-            self._set(self.state)
+            self._exchange()
             try:
                 yield
             finally:
-                self.state = self._get()
-                self._set(kept)
+                self._exchange()
 
-    def _seeded(self, seed: int) -> tuple[Any, ...]:
-        own = Generator().manual_seed(seed).get_state()
-        numpy = np.random.RandomState(seed % 2**32).get_state()
-        return own, numpy, random.Random(seed).getstate(), [own for _ in self.generators]
-
-    def _get(self) -> tuple[Any, ...]:
-        numpy = np.random.get_state()  # noqa: NPY002, a data set may use it
-        return (
-            torch.get_rng_state(),
-            numpy,
-            random.getstate(),
-            [g.get_state() for g in self.generators],
-        )
-
-    def _set(self, state: tuple[Any, ...]) -> None:
-        torch.set_rng_state(state[0])
-        np.random.set_state(state[1])  # noqa: NPY002
-        random.setstate(state[2])
-        for generator, own in zip(self.generators, state[3], strict=True):
-            generator.set_state(own)
+    def _exchange(self) -> None:
+        """Put the states that are held in the place of those that are used, and hold these."""
+        before = [get() for get, _ in self.used]
+        for (_, put), state in zip(self.used, self.states, strict=True):
+            put(state)
+        self.states = before

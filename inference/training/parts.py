@@ -8,8 +8,9 @@ nobody can know.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
-from functools import cache, partial
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -52,12 +53,10 @@ class Parts:
         self._seen: set[int] = set()
         self._classes: set[type] = set()
         loss = run.loss
-        self._visit("model", loss.model)
-        self._visit("guide", loss.guide)
-        self._visit("objective", loss.objective)
-        self._visit("loss", loss)
-        self._visit("schedule", weights)
-        self._visit("guard", run.guard)
+        begins = {"model": loss.model, "guide": loss.guide, "objective": loss.objective}
+        begins |= {"loss": loss, "schedule": weights, "guard": run.guard}
+        for name, part in begins.items():
+            self._visit(name, part)
         if getattr(torch.nn.modules.module, "_has_any_global_hook", bool)():
             self._note("a hook of all modules")
 
@@ -65,12 +64,9 @@ class Parts:
         self.unknown = self.unknown or what
 
     def _visit(self, name: str, value: Any) -> None:
-        if (kind := type(value)) in PLAIN:
-            # NaN differs from itself
-            self.settings.append((kind, value if value == value else "nan"))
-            return
-        if kind in CONTAINERS and not value:  # as hooks of modules are, which are looked at often
-            self.settings.append(kind)
+        kind = type(value)
+        if kind in PLAIN or (kind in CONTAINERS and not value):  # as hooks of most modules are
+            self.settings.append((kind, repr(value)))  # by text, as NaN differs from itself
             return
         self.settings.append(id(value))
         if id(value) in self._seen:
@@ -78,6 +74,8 @@ class Parts:
         self._seen.add(id(value))
         if isinstance(value, Tensor):
             self._tensor(name, value)
+            if not value.is_inference():
+                self.settings.append(value._version)
         elif isinstance(value, FunctionType):
             self._function(name, value)
         elif isinstance(value, partial):
@@ -86,14 +84,10 @@ class Parts:
         elif isinstance(value, MethodType):
             self._visit(name, value.__func__)
             self._visit(name, value.__self__)
-        elif isinstance(value, Mapping):
-            self._class(name, type(value))
-            for key, each in value.items():
+        elif isinstance(value, Mapping | list | tuple | set | frozenset):
+            self._class(name, kind)
+            for key, each in value.items() if isinstance(value, Mapping) else enumerate(value):
                 self._visit(f"{name}[{key!r}]", each)
-        elif isinstance(value, list | tuple | set | frozenset):
-            self._class(name, type(value))
-            for i, each in enumerate(value):
-                self._visit(f"{name}[{i}]", each)
         elif not isinstance(value, LEAVES):
             self._object(name, value)
 
@@ -101,68 +95,53 @@ class Parts:
         self._class(name, type(value))
         if value._backward_hooks or getattr(value, "_post_accumulate_grad_hooks", None):
             self._note(f"a hook of {name}")
-        if not value.is_inference():
-            self.settings.append(value._version)
 
     def _function(self, name: str, function: FunctionType) -> None:
-        if not _is_known(function.__module__):
+        if not _is_of(KNOWN, function.__module__):
             self._note(f"{name} is the function {function.__module__}.{function.__qualname__}")
         for cell in function.__closure__ or ():
-            try:
+            with suppress(ValueError):  # not filled yet
                 self._visit(name, cell.cell_contents)
-            except ValueError:  # not filled yet
-                continue
         self._visit(name, function.__defaults__)
         self._visit(name, function.__kwdefaults__)
 
     def _object(self, name: str, value: Any) -> None:
         self._class(name, type(value))
         attributes = dict(getattr(value, "__dict__", {}))
-        for slot in _slots(type(value)):
-            if hasattr(value, slot):
-                attributes[slot] = getattr(value, slot)
+        for base in type(value).__mro__:
+            slots = vars(base).get("__slots__", ())
+            for slot in (slots,) if isinstance(slots, str) else slots:
+                if hasattr(value, slot):
+                    attributes[slot] = getattr(value, slot)
         if isinstance(value, nn.Module):
-            self._learned(name, value._parameters | value._buffers)
+            for key, each in (value._parameters | value._buffers).items():
+                if each is not None and key not in SCHEDULED:
+                    self._learned(f"{name}.{key}", each)
             others = {k: v for k, v in attributes.items() if k not in TENSORS}
             attributes = value._modules | others  # a part is best named by its place in a model
         for key, each in attributes.items():
             self._visit(f"{name}.{key}", each)
 
-    def _learned(self, name: str, tensors: Mapping[str, Tensor | None]) -> None:
-        """Those that a program is given, so that their values may change."""
-        for key, each in tensors.items():
-            if each is None or key in SCHEDULED:  # these are set anew in each step
-                continue
-            before = len(self.settings)
-            self._visit(f"{name}.{key}", each)
-            del self.settings[before + 1 :]
-            self.settings.append((each.requires_grad, bool(each._backward_hooks)))
+    def _learned(self, name: str, value: Tensor) -> None:
+        """One that a program is given, so that its values may change."""
+        self._seen.add(id(value))
+        self._tensor(name, value)
+        self.settings.append((id(value), value.requires_grad, bool(value._backward_hooks)))
 
     def _class(self, name: str, cls: type) -> None:
         """Look at a class and, of this library's, at its functions: have they been replaced?"""
         if cls in self._classes:
             return
         self._classes.add(cls)
-        if not _is_known(cls.__module__):
+        if not _is_of(KNOWN, cls.__module__):
             self._note(f"{name} is a {cls.__module__}.{cls.__qualname__}")
             return
         for base in cls.__mro__:
-            own = vars(base).items() if _package(base.__module__) in OWN else ()
+            own = vars(base).items() if _is_of(OWN, base.__module__) else ()
             for key, each in own:
-                if type(each) is FunctionType and not _is_known(each.__module__):
+                if type(each) is FunctionType and not _is_of(KNOWN, each.__module__):
                     self._note(f"{cls.__qualname__}.{key} is the function {each.__qualname__}")
 
 
-def _slots(cls: type) -> Iterable[str]:
-    for base in cls.__mro__:
-        slots = vars(base).get("__slots__", ())
-        yield from (slots,) if isinstance(slots, str) else slots
-
-
-def _is_known(module: str | None) -> bool:
-    return module is None or _package(module) in KNOWN
-
-
-@cache
-def _package(module: str) -> str:
-    return module.partition(".")[0]
+def _is_of(packages: set[str], module: str | None) -> bool:
+    return module is None or module.partition(".")[0] in packages

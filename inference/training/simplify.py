@@ -6,7 +6,7 @@ and so do repeated ones. No rounding changes.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -15,21 +15,13 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 aten = torch.ops.aten
-# Give back their argument: the program is not differentiated any more.
-DETACHING = {aten.detach.default, aten.alias.default}
-# Give back their first argument if its shape and strides are as wanted.
-RESHAPING = {aten.expand.default, aten.view.default, aten._unsafe_view.default, aten.clone.default}
-# Undo themselves.
-TURNING = {aten.t.default}
+# Give back their first argument if it has the result's form, as detached tensors have: the program
+# is not differentiated any more.
+GIVING_BACK = {aten.detach.default, aten.alias.default, aten.expand.default, aten.view.default}
+GIVING_BACK |= {aten._unsafe_view.default, aten.clone.default}
 # Give back their first argument if the second is 1; of products, also the other way round.
-NEUTRAL_AT_ONE = {
-    aten.mul.Tensor,
-    aten.mul.Scalar,
-    aten.div.Tensor,
-    aten.div.Scalar,
-    aten.pow.Tensor_Scalar,
-}
-COMMUTING = {aten.mul.Tensor}
+NEUTRAL_AT_ONE = {aten.mul.Tensor, aten.mul.Scalar, aten.div.Tensor, aten.div.Scalar}
+NEUTRAL_AT_ONE |= {aten.pow.Tensor_Scalar}
 # Broadcast their arguments by themselves.
 BROADCASTING = {aten.mul.Tensor, aten.div.Tensor, aten.add.Tensor, aten.sub.Tensor}
 # Depend on their argument's shape alone.
@@ -59,10 +51,9 @@ def has_an_effect(node: Node) -> bool:
     return node.is_impure() or is_random(node)
 
 
-def _operations(program: GraphModule, fixed: set[Node]) -> Iterator[Node]:
-    for node in list(program.graph.nodes):
-        if node.op == "call_function" and node not in fixed and not mutates(node):
-            yield node
+def _operations(program: GraphModule, fixed: set[Node]) -> list[Node]:
+    """Those, and constants, that may be moved and shared."""
+    return [node for node in program.graph.nodes if node not in fixed and not has_an_effect(node)]
 
 
 def _replace(node: Node, same: Node) -> None:
@@ -70,11 +61,10 @@ def _replace(node: Node, same: Node) -> None:
     node.graph.erase_node(node)
 
 
-# What a program changes in place must not be moved or shared.
-
-
 def _mutated(program: GraphModule) -> set[Node]:
-    """Tensors that are changed in place, and all that share memory with them."""
+    """Tensors that are changed in place, and all that share memory with them: these must not be
+    moved or shared.
+    """
     fixed: set[Node] = set()
     waiting = [each for n in program.graph.nodes if mutates(n) for each in n.all_input_nodes]
     while waiting:
@@ -100,45 +90,34 @@ def shares_memory(node: Node) -> bool:
 
 def is_random(node: Node) -> bool:
     """Whether an operation draws random numbers."""
-    target = node.target
-    if not isinstance(target, torch._ops.OpOverload):
-        return False
-    return torch.Tag.nondeterministic_seeded in target.tags
-
-
-# Constants.
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 def _fold_constants(program: GraphModule, fixed: set[Node]) -> None:
     """Compute once what depends on no tensor that the program is given."""
-    values: dict[Node, Any] = {
-        node: attribute(program, node)
-        for node in program.graph.nodes
-        if node.op == "get_attr" and node not in fixed
-    }
+    values: dict[Node, Any] = {}
     for node in _operations(program, fixed):
-        if not is_random(node) and (known := _value(node, values)) is not None:
-            values[node] = known
-    for node, value in values.items():
-        if node.op == "call_function" and isinstance(value, Tensor):
-            _keep(program, node, value)
+        if node.op == "get_attr":
+            values[node] = attribute(program, node)
+        elif (known := _value(node, values)) is not None:
+            kept = _keep(program, node, known) if isinstance(known, Tensor) else node
+            values[kept] = known
 
 
 def attribute(program: GraphModule, node: Node) -> Tensor:
     """The constant that a node stands for."""
-    value = program
-    for name in str(node.target).split("."):
-        value = getattr(value, name)
-    return value  # type: ignore[return-value]
+    return attrgetter(str(node.target))(program)
 
 
 def _value(node: Node, values: dict[Node, Any]) -> Any:
     """The result of an operation, if it is a constant."""
     assert callable(node.target)
-    inputs = node.all_input_nodes
+    inputs, results = node.all_input_nodes, node.meta.get("val")
     if node.target in FILLING:  # whatever their argument's values
         values = {each: _empty(each.meta["val"]) for each in inputs}
-    if not all(each in values for each in inputs) or _numbers(node) > LARGEST_CONSTANT:
+    tensors = results if isinstance(results, list | tuple) else [results]
+    numbers = sum(each.numel() for each in tensors if isinstance(each, Tensor))
+    if not all(each in values for each in inputs) or numbers > LARGEST_CONSTANT:
         return None
     with torch.no_grad():
         return node.target(*map_arg(node.args, values.get), **map_arg(node.kwargs, values.get))
@@ -148,14 +127,7 @@ def _empty(like: Tensor) -> Tensor:
     return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
 
 
-def _numbers(node: Node) -> int:
-    """Of an operation's results."""
-    result = node.meta.get("val")
-    each = result if isinstance(result, list | tuple) else [result]
-    return sum(tensor.numel() for tensor in each if isinstance(tensor, Tensor))
-
-
-def _keep(program: GraphModule, node: Node, value: Tensor) -> None:
+def _keep(program: GraphModule, node: Node, value: Tensor) -> Node:
     """Put a constant in a node's place; one number, if all are equal and will be broadcast."""
     broadcast = value.numel() > 1 and all(user.target in BROADCASTING for user in node.users)
     equal = broadcast and bool((value == value.flatten()[0]).all())
@@ -170,39 +142,31 @@ def _keep(program: GraphModule, node: Node, value: Tensor) -> None:
             constant = program.graph.call_function(aten.expand.default, (constant, sizes))
             constant.meta = {**node.meta, "val": kept.expand(sizes)}
     _replace(node, constant)
-
-
-# Operations that change nothing.
+    return constant
 
 
 def _argument_given_back(program: GraphModule, node: Node) -> Node | None:
     """The argument that an operation only gives back, if it does."""
-    first = node.args[0] if node.args else None
-    if not isinstance(first, Node):
+    first, second = (*node.args, None, None)[:2]
+    neutral = node.target in NEUTRAL_AT_ONE and _is_one(program, second)
+    if node.target is aten.t.default and isinstance(first, Node) and first.target is node.target:
+        given = first.args[0]
+    elif neutral or node.target in GIVING_BACK:
+        given = first
+    elif node.target is aten.mul.Tensor and _is_one(program, first):
+        given = second
+    else:
         return None
-    if node.target in DETACHING:
-        return first
-    if node.target in TURNING and first.target is node.target:
-        return first.args[0]  # type: ignore[return-value]
-    if node.target in RESHAPING:
-        return first if _alike(node, first) else None
-    if node.target in NEUTRAL_AT_ONE and _is_one(program, node.args[1]):
-        return first if _alike(node, first) else None
-    if node.target in COMMUTING and _is_one(program, first):
-        second = node.args[1]
-        return second if isinstance(second, Node) and _alike(node, second) else None
-    return None
+    return given if isinstance(given, Node) and _alike(node, given) else None
 
 
 def _is_one(program: GraphModule, value: Any) -> bool:
-    if isinstance(value, Node):
-        if value.target is aten.expand.default:
-            return _is_one(program, value.args[0])
-        if value.op != "get_attr" or not str(value.target).startswith("constant_"):
-            return False
-        constant = attribute(program, value)
-        return bool((constant == 1).all())
-    return isinstance(value, int | float) and not isinstance(value, bool) and value == 1
+    if not isinstance(value, Node):
+        return type(value) in (int, float) and value == 1
+    if value.target is aten.expand.default:
+        return _is_one(program, value.args[0])
+    is_constant = value.op == "get_attr" and str(value.target).startswith("constant_")
+    return is_constant and bool((attribute(program, value) == 1).all())
 
 
 def _alike(one: Node, other: Node) -> bool:
@@ -215,46 +179,24 @@ def _alike(one: Node, other: Node) -> bool:
 
 
 def _pass_unexpanded(node: Node, fixed: set[Node]) -> None:
-    """Give an operation that broadcasts what was expanded for it, as it was before."""
+    """Give an operation that broadcasts what was expanded for it, as it was before, if the result
+    has the other argument's form.
+    """
     for place in (0, 1):
         expanded, other = node.args[place], node.args[1 - place]
-        if not isinstance(expanded, Node) or expanded.target is not aten.expand.default:
+        if not isinstance(expanded, Node) or not isinstance(other, Node):
             continue
-        before = expanded.args[0]
-        if isinstance(other, Node) and before not in fixed and _covers(node, before, other):
-            node.update_arg(place, before)
-
-
-def _covers(node: Node, before: Any, other: Node) -> bool:
-    """Whether the result has the same shape and strides without the expansion."""
-    result, a, b = (each.meta.get("val") for each in (node, before, other))
-    if result is None or a is None or b is None:
-        return False
-    return bool(b.shape == result.shape and b.stride() == result.stride() and a.dtype == b.dtype)
-
-
-# Repeated operations.
+        if expanded.target is not aten.expand.default or expanded.args[0] in fixed:
+            continue
+        if _alike(node, other) and expanded.meta["val"].dtype == other.meta["val"].dtype:
+            node.update_arg(place, expanded.args[0])
 
 
 def _join_repeated(program: GraphModule, fixed: set[Node]) -> None:
-    seen: dict[Hashable, Node] = {}
-    for node in list(program.graph.nodes):
-        if node.op not in ("call_function", "get_attr") or node in fixed:
+    seen: dict[tuple[Any, ...], Node] = {}
+    for node in _operations(program, fixed):
+        if not fixed.isdisjoint(node.all_input_nodes):
             continue
-        if mutates(node) or is_random(node) or not fixed.isdisjoint(node.all_input_nodes):
-            continue
-        if (same := seen.setdefault(_key(node), node)) is not node:
+        key = node.op, node.target, repr(node.args), repr(sorted(node.kwargs.items()))
+        if (same := seen.setdefault(key, node)) is not node:
             _replace(node, same)
-
-
-def _key(node: Node) -> Hashable:
-    """Equal for operations that give equal results."""
-    return node.op, node.target, _hashable(node.args), _hashable(node.kwargs)
-
-
-def _hashable(value: Any) -> Hashable:
-    if isinstance(value, list | tuple):
-        return tuple(_hashable(each) for each in value)
-    if isinstance(value, dict):
-        return tuple((name, _hashable(each)) for name, each in sorted(value.items()))
-    return type(value), value  # 1, 1.0 and True differ
