@@ -355,6 +355,16 @@ def _plain(values: Mapping[str, Any]) -> list[str]:
 # The optimizer.
 
 
+class Adam(torch.optim.Adam):
+    """PyTorch's, made without importing its compiler, which takes seconds: PyTorch does so to keep
+    this function out of it.
+    """
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        add = Optimizer.add_param_group
+        getattr(add, "__wrapped__", add)(self, param_group)
+
+
 def _build_optimizer(
     optimizer: OptimizerFactory | PyroOptim | None, loss: Loss, lr: float
 ) -> Optimizer:
@@ -365,7 +375,7 @@ def _build_optimizer(
     """
     parameters = list(loss.parameters())
     if optimizer is None:
-        return torch.optim.Adam(parameters, lr=lr, fused=True)
+        return Adam(parameters, lr=lr, fused=True)
     if isinstance(optimizer, PyroOptim):
         return _of_pyro(optimizer, loss)
     built = optimizer(parameters, lr=lr) if callable(optimizer) else optimizer

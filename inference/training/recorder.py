@@ -93,17 +93,18 @@ class Recorder:
         self.programs: dict[tuple[Hashable, ...], Any] = {}
         self.recorded_for: Any = None
 
-    def look(self, held: dict[str, Tensor]) -> None:
+    def look(self, held: dict[str, Tensor], settings: Any) -> None:
         """Take in what callbacks may have changed, and drop what was recorded, if it was.
 
         :param held: parameters and buffers by name.
+        :param settings: see above, as they are now.
         """
         self.held = held
         self.learning = [name for name, tensor in held.items() if tensor.requires_grad]
         # Graphs have fixed the addresses of tensors, which may have been replaced.
         self.programs = {key: of for key, of in self.programs.items() if key[0] != "cuda graph"}
-        if (now := self.settings()) != self.recorded_for:
-            self.recorded_for, self.programs = now, {}
+        if settings != self.recorded_for:
+            self.recorded_for, self.programs = settings, {}
         executor = str(self.recording.executor)
         if executor != "replay" and executor not in self.refused:
             plain = self.updates[0].options is not None
@@ -127,9 +128,7 @@ class Recorder:
         """Take a run's update; returns whether it could be recorded."""
         if update.options is None or not gradients:
             return False
-        has = tuple(gradients)
-        tensors = [*update.state(has).values(), loss, *gradients.values(), *before]
-
+        has, tensors = tuple(gradients), update.inputs(loss, gradients, before)
         key = has, update.settings()  # runs with equal models share it
         found = self._kept("update", key, lambda: recorded(update.function(has), tensors))
         if found is not None:

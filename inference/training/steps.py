@@ -38,7 +38,7 @@ class Steps:
         self.runs, self.weights, self.source, self.processes = runs, weights, source, processes
         self.program = ScheduledLoss(runs[0].loss, weights)
         self.recording, recorded = recording, recording.executor is not None
-        self.updates = [Update(run, recorded) for run in runs]
+        self.updates = [Update(run) for run in runs]
         parts = self.objectives, self.settings, self.updates, recording
         self.recorder = Recorder(*parts) if recorded else None
         self.seen = -1  # records, when callbacks had last run
@@ -106,14 +106,13 @@ class Steps:
         self.learning = {name: each for name, each in held.items() if each.requires_grad}
         if self.recorder is None:
             return
-        unknown = next((of.unknown for of in self.parts() if of.unknown), None)
+        parts = self.parts()
+        unknown = next((of.unknown for of in parts if of.unknown), None)
         if unknown is None or self.recording.asked_for:
-            self.recorder.look(held)
+            self.recorder.look(held, [of.settings for of in parts])
             return
         self.recorder = None
         warn_of_unknown(unknown)
-        for update in self.updates:
-            update.recording, update.options = False, None
 
     def parts(self) -> list[Parts]:
         """What the steps of each run depend on."""

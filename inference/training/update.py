@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Adam, Optimizer
+from torch.optim import Optimizer
 
-from inference.run import Run
+from inference.run import Adam, Run
 from inference.training.parts import SCHEDULED
 
 # Options of Adam that an update in one program can have, besides rates and moments' decay.
@@ -26,14 +26,14 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 class Update:
     """Takes one run's updates, unless its guard skips them.
 
-    :param recording: whether updates by this library's own optimizer, fused Adam, may be recorded;
-        others go through the optimizer's ``step``.
+    Those by this library's own optimizer, fused Adam, are a function of tensors, which can be
+    recorded; others go through the optimizer's ``step``.
 
-    :ivar options: Adam's, if updates may be recorded.
+    :ivar options: Adam's, if the optimizer is that.
     """
 
-    def __init__(self, run: Run, recording: bool) -> None:
-        self.run, self.recording = run, recording
+    def __init__(self, run: Run) -> None:
+        self.run = run
         # What an objective may change, such as running statistics.
         self.changing = {
             f"{path}.{name}": (module, name)
@@ -49,15 +49,18 @@ class Update:
     def look(self) -> None:
         """Look again at what callbacks may have changed: parameters, optimizer, and its options."""
         self.parameters = dict(self.run.loss.named_parameters())
-        self.options = _options(self.run.optimizer) if self.recording else None
+        self.options = _options(self.run.optimizer)
         self.states: dict[Hashable, dict[str, Tensor]] = {}
         self.rate.fill_(self.run.optimizer.param_groups[0]["lr"])
         for parameter in self.parameters.values():
             parameter.grad = None
 
+    def now(self) -> dict[str, Tensor]:
+        """What the objective may change, by name."""
+        return {path: getattr(module, name) for path, (module, name) in self.changing.items()}
+
     def snapshot(self) -> list[Tensor]:
-        """What the objective may change, as it is now."""
-        return [getattr(module, name).clone() for module, name in self.changing.values()]
+        return [each.clone() for each in self.now().values()]
 
     def __call__(
         self, loss: Tensor, gradients: Mapping[str, Tensor], before: Sequence[Tensor]
@@ -67,16 +70,29 @@ class Update:
         :param gradients: by parameter.
         :param before: the snapshot before the objective.
         """
-        run, optimizer = self.run, self.run.optimizer
-        now = [getattr(module, name) for module, name in self.changing.values()]
-        limited, skipping = self._looked(run.counters, loss, gradients, now, before)
         for name, parameter in self.parameters.items():
-            parameter.grad = limited.get(name)
+            parameter.grad = gradients.get(name)
+        if self.options is not None and gradients:
+            self.function(tuple(gradients))(*self.inputs(loss, gradients, before))
+            return
+        run, optimizer = self.run, self.run.optimizer
+        limited, skipping = self._looked(
+            run.counters, loss, gradients, list(self.now().values()), before
+        )
+        for name, gradient in limited.items():
+            self.parameters[name].grad = gradient
         if optimizer.defaults.get("fused"):
             optimizer.found_inf = skipping.to(torch.float32)  # type: ignore[attr-defined]
             optimizer.step()
         elif not bool(skipping):  # a user's own optimizer, which cannot skip on the device
             optimizer.step()
+
+    def inputs(
+        self, loss: Tensor, gradients: Mapping[str, Tensor], before: Sequence[Tensor]
+    ) -> list[Tensor]:
+        """What :meth:`function` takes."""
+        state = self.state(tuple(gradients)) | self.now()
+        return [*state.values(), loss, *gradients.values(), *before]
 
     def _looked(
         self,
@@ -109,7 +125,7 @@ class Update:
         if hasattr(self.run.optimizer, "found_inf"):
             del self.run.optimizer.found_inf
 
-    # Recorded updates.
+    # As a function.
 
     def state(self, has: tuple[str, ...]) -> dict[str, Tensor]:
         """All that a step reads and changes, by name: parameters, buffers, counters, the rate, and
@@ -139,7 +155,7 @@ class Update:
         return state
 
     def settings(self) -> Hashable:
-        """What a recorded update has fixed, besides which parameters have a gradient."""
+        """What the function has fixed, besides which parameters have a gradient."""
         assert self.options is not None
         guard = self.run.guard
         return (*self.options.items(), guard.action, guard.max_norm)
@@ -183,7 +199,8 @@ def _norms(gradients: Mapping[str, Tensor], names: Mapping[str, Any], like: Tens
 
 def _options(optimizer: Optimizer) -> dict[str, Any] | None:
     """Adam's, if a program can take its step in its place."""
-    if type(optimizer) is not Adam or len(optimizer.param_groups) != 1:
+    ours = type(optimizer) in (Adam, torch.optim.Adam)
+    if not ours or len(optimizer.param_groups) != 1:
         return None
     (group,) = optimizer.param_groups
     hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
