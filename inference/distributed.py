@@ -52,11 +52,20 @@ class SingleProcess:
         """Whether this is the first process, which alone reports, writes and runs callbacks."""
         return self.rank == 0
 
-    def check_alike(self, description: Callable[[], dict[str, Any]]) -> None:
-        """Check that all processes are about to train alike.
+    def begin(self, plan: Any) -> None:
+        """Begin a call of ``fit``: the callbacks are checked, and the runs count anew; in several
+        processes they are alike, and draw differently.
 
-        :raises ValueError: if the processes' data, parts or seeds differ.
+        :param plan: of the call (:class:`~inference.training.plan.FitPlan`).
+        :raises ValueError: if a callback would fail, or the processes' data, parts or seeds differ.
         """
+        self.on_first(plan.check_callbacks)
+        for run in plan.runs:
+            run.begin()
+            self.copy(run)
+
+    def copy(self, run: Any) -> None:
+        """Copy what callbacks may have changed in the first process, such as parameters, to all."""
 
     def shard(self, batch: Observed) -> tuple[Observed, float]:
         """This process's part of a batch, and its objective's weight in the mean over processes."""
@@ -131,14 +140,43 @@ class DataParallel(SingleProcess):
             )
         self.fabric, self.size, self.rank = fabric, fabric.world_size, fabric.global_rank
 
-    def check_alike(self, description: Callable[[], dict[str, Any]]) -> None:
-        content = json.dumps(description(), sort_keys=True).encode()
+    def begin(self, plan: Any) -> None:
+        told = plan.description() | {"callbacks": "of the first process alone"}
+        content = json.dumps(told, sort_keys=True).encode()
         digest = int.from_bytes(hashlib.sha256(content).digest()[:7], "big")
         if len(self._all(torch.tensor(digest)).unique()) > 1:
             raise ValueError(
                 "the processes called fit with other data, parts or seeds than one another: all "
                 "give the same, and batches are parted between them here (so no DistributedSampler)"
             )
+        super().begin(plan)
+        if not self.is_first:
+            lead = plan.lead
+            lead.draw_from(self.fresh_random_state(lead.seed, lead.step, lead.device))
+
+    def copy(self, run: Any) -> None:
+        parameters, groups = list(run.loss.parameters()), run.optimizer.param_groups
+        tensors = [*parameters, *run.loss.buffers()]
+        told: Any = self.on_first(
+            lambda: {
+                "tensors": [tensor.detach().cpu() for tensor in tensors],
+                "learn": [p.requires_grad for p in parameters],
+                "rates": [group["lr"] for group in groups],
+                "records": run.history[-1:],
+                "should_stop": run.should_stop,
+            }
+        )
+        if self.is_first:
+            return
+        for tensor, value in zip(tensors, told["tensors"], strict=True):
+            tensor.data.copy_(value)
+        for p, learns in zip(parameters, told["learn"], strict=True):
+            p.requires_grad_(learns)
+        for group, rate in zip(groups, told["rates"], strict=True):
+            group["lr"] = rate
+        run.should_stop = told["should_stop"]
+        known = run.history[-1]["step"] if run.history else None
+        run.history += [record for record in told["records"] if record["step"] != known]
 
     def shard(self, batch: Observed) -> tuple[Observed, float]:
         if isinstance(batch, Shard):

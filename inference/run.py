@@ -185,6 +185,10 @@ class Run:
             finally:
                 self.keep_random_state()
 
+    def draw_from(self, state: list[Tensor]) -> None:
+        """Let training begin with random streams in this state."""
+        self._random_state = state
+
     def keep_random_state(self) -> None:
         """Go on from here, in this run and in copies of it."""
         self._random_state = random_state(self.device)

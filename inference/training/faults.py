@@ -1,16 +1,68 @@
-"""Steps whose objective or gradient was not finite: what follows from them, and which they were."""
+"""Objectives and gradients that are not finite: before the first step, and in steps, what follows
+from them and which they were.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import nan
 
+import pyro
+import torch
+from torch import Tensor
+
+from inference.objectives import Loss
+from inference.randomness import seeded
 from inference.run import Run
+from inference.schedules import WeightFunction
 from inference.training.data_source import DataSource
+from ppl_models.given.observed import Observed
+from ppl_models.modes import evaluating
 
 # This many consecutive faulty steps end a run that skips them.
 IN_A_ROW = 10
 # Rows to check at a time for a term that is not finite.
 PART = 2048
+
+
+def check_first_step(run: Run, batch: Observed, weights: WeightFunction) -> None:
+    """Compute one objective with all of Pyro's checks on; parameters and random streams stay."""
+    at_start = weights(torch.full_like(run.model.gates[0], run.step))
+    with evaluating(run.loss), run.model.annealed(*at_start):
+        if not _starts_finite(run, batch) and run.guard.action == "stop":
+            raise ValueError(
+                "the objective is not finite before the first step: check the scale of the data "
+                f"({_range(batch.x)}) and the parameters that the model was given "
+                f"({_infinite(run.loss) or 'all of them are finite'})"
+            )
+
+
+def _starts_finite(run: Run, batch: Observed) -> bool:
+    """Whether the objective is finite; where a check of Pyro fails for another reason it raises."""
+    try:
+        return bool(_objective(run, batch, checks=True).isfinite())
+    except ValueError:
+        if _objective(run, batch, checks=False).isfinite():
+            raise
+        return False
+
+
+def _objective(run: Run, batch: Observed, checks: bool) -> Tensor:
+    with seeded(0, run.device), pyro.validation_enabled(checks):
+        return run.loss(batch.x, **batch.given).detach()
+
+
+def _infinite(loss: Loss) -> str:
+    """The first parameter that is not finite, if there is one."""
+    names = [name for name, p in loss.named_parameters() if not p.isfinite().all()]
+    return f"{names[0]} is not finite" if names else ""
+
+
+def _range(x: Tensor) -> str:
+    """The range of a batch's entries, of those that are given."""
+    given = x[~x.isnan()] if x.is_floating_point() else x
+    least, most = (float(each) for each in given.aminmax()) if given.numel() else (nan, nan)
+    return f"the first batch is between {least:.4g} and {most:.4g}"
 
 
 def report_faults(run: Run, steps: int, source: DataSource) -> int:

@@ -6,24 +6,18 @@ import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from functools import partial
-from math import nan
 from typing import Any, Protocol
 
 import pyro
 import torch
 from pyro.poutine.util import is_validation_enabled
-from torch import Tensor
-from tqdm import tqdm
 
-from inference.distributed import SingleProcess
 from inference.evaluation.bounds import mutual_information
-from inference.objectives import Loss
 from inference.progress import progress_bar
-from inference.randomness import seeded, set_random_state
+from inference.randomness import seeded
 from inference.records import check_record
 from inference.run import Callback, Run
-from inference.schedules import WeightFunction
-from inference.training.faults import report_faults
+from inference.training.faults import check_first_step, report_faults
 from inference.training.plan import FitPlan
 from inference.training.steps import ScheduledLoss
 from ppl_models.given.observed import Observed
@@ -68,17 +62,11 @@ def train(plan: FitPlan) -> None:
         for run in plan.runs:
             stack.enter_context(run.in_use())
             stack.enter_context(run.model.gating(not lead.schedule.gates_open))
-        processes.check_alike(lambda: plan.description() | {"callbacks": "of the first alone"})
-        processes.on_first(plan.check_callbacks)
         watched, first = source.subset(WATCHED_ROWS), source.subset(source.batch_size)
+        processes.begin(plan)
         with lead.while_training():
             for run in plan.runs:
-                run.begin()
-                _copy_to_all(run, processes)
-                _check_first_step(run, first, plan.weights)
-            if not processes.is_first:
-                fresh = processes.fresh_random_state(lead.seed, lead.step, lead.device)
-                set_random_state(fresh, lead.device)
+                check_first_step(run, first, plan.weights)
             checks = is_validation_enabled()
             with pyro.validation_enabled(False):
                 _loop(plan, watched, checks)
@@ -89,14 +77,14 @@ def train(plan: FitPlan) -> None:
 
 def _loop(plan: FitPlan, watched: Observed, checks: bool) -> None:
     with ExitStack() as stack:
-        bar = stack.enter_context(_bar(plan))
-        listeners: list[Listener] = [Log(plan, bar, watched, checks)]
+        log = stack.enter_context(closing(Log(plan, watched, checks)))
+        listeners: list[Listener] = [log]
         if plan.checkpoints is not None:
             writer = stack.enter_context(plan.checkpoints.writer(plan))
             writer.restore()
             listeners.append(writer)
-        at, epoch = plan.lead.progress, plan.source.steps
-        bar.update(at.epoch * epoch + at.batches)
+        at = plan.lead.progress
+        log.after_steps(at.epoch * plan.source.steps + at.batches)
         steps = stack.enter_context(closing(plan.steps()))
         for run in plan.runs:
             stack.callback(run.loss.eval)
@@ -116,16 +104,6 @@ def _loop(plan: FitPlan, watched: Observed, checks: bool) -> None:
                 listener.after_epoch()
 
 
-def _bar(plan: FitPlan) -> tqdm:
-    executor = plan.recording.executor
-    return progress_bar(
-        plan.epochs * plan.source.steps,
-        "step",
-        shown=plan.progress and plan.processes.is_first,
-        desc=f"training ({executor})" if executor else "training",
-    )
-
-
 class Log:
     """Adds a record to each run's history at each logging interval, and shows the progress.
 
@@ -133,8 +111,14 @@ class Log:
     :param checks: whether callbacks run with Pyro's checks, as the caller of ``fit`` set them.
     """
 
-    def __init__(self, plan: FitPlan, bar: tqdm, watched: Observed, checks: bool) -> None:
-        self.plan, self.bar, self.watched, self.checks = plan, bar, watched, checks
+    def __init__(self, plan: FitPlan, watched: Observed, checks: bool) -> None:
+        self.plan, self.watched, self.checks = plan, watched, checks
+        executor, shown = plan.recording.executor, plan.progress and plan.processes.is_first
+        what = f"training ({executor})" if executor else "training"
+        self.bar = progress_bar(plan.epochs * plan.source.steps, "step", shown, what)
+
+    def close(self) -> None:
+        self.bar.close()
 
     def after_steps(self, taken: int) -> None:
         self.bar.update(taken)
@@ -148,7 +132,7 @@ class Log:
         with network_precision(None):
             for run, record, callbacks in zip(plan.runs, records, plan.callbacks, strict=True):
                 plan.processes.on_first(partial(self._complete, run, record, callbacks))
-                _copy_to_all(run, plan.processes)
+                plan.processes.copy(run)
         stopped = all(run.should_stop for run in plan.runs)
         for run in plan.runs:
             run.progress.logged, run.progress.stopped = run.step, stopped
@@ -176,74 +160,6 @@ class Log:
                 for callback in callbacks:
                     callback(run, record)
                     check_record(record, callback)
-
-
-def _copy_to_all(run: Run, processes: SingleProcess) -> None:
-    """Copy what callbacks may have changed in the first process, such as parameters and rates."""
-    if processes.size == 1:
-        return
-    parameters, groups = list(run.loss.parameters()), run.optimizer.param_groups
-    tensors = [*parameters, *run.loss.buffers()]
-    told: Any = processes.on_first(
-        lambda: {
-            "tensors": [tensor.detach().cpu() for tensor in tensors],
-            "learn": [p.requires_grad for p in parameters],
-            "rates": [group["lr"] for group in groups],
-            "records": run.history[-1:],
-            "should_stop": run.should_stop,
-        }
-    )
-    if processes.is_first:
-        return
-    for tensor, value in zip(tensors, told["tensors"], strict=True):
-        tensor.data.copy_(value)
-    for p, learns in zip(parameters, told["learn"], strict=True):
-        p.requires_grad_(learns)
-    for group, rate in zip(groups, told["rates"], strict=True):
-        group["lr"] = rate
-    run.should_stop = told["should_stop"]
-    known = run.history[-1]["step"] if run.history else None
-    run.history += [record for record in told["records"] if record["step"] != known]
-
-
-def _check_first_step(run: Run, batch: Observed, weights: WeightFunction) -> None:
-    """Compute one objective with all of Pyro's checks on; parameters and random streams stay."""
-    at_start = weights(torch.full_like(run.model.gates[0], run.step))
-    with evaluating(run.loss), run.model.annealed(*at_start):
-        if not _starts_finite(run, batch) and run.guard.action == "stop":
-            raise ValueError(
-                "the objective is not finite before the first step: check the scale of the data "
-                f"({_range(batch.x)}) and the parameters that the model was given "
-                f"({_infinite(run.loss) or 'all of them are finite'})"
-            )
-
-
-def _starts_finite(run: Run, batch: Observed) -> bool:
-    """Whether the objective is finite; where a check of Pyro fails for another reason it raises."""
-    try:
-        return bool(_objective(run, batch, checks=True).isfinite())
-    except ValueError:
-        if _objective(run, batch, checks=False).isfinite():
-            raise
-        return False
-
-
-def _objective(run: Run, batch: Observed, checks: bool) -> Tensor:
-    with seeded(0, run.device), pyro.validation_enabled(checks):
-        return run.loss(batch.x, **batch.given).detach()
-
-
-def _infinite(loss: Loss) -> str:
-    """The first parameter that is not finite, if there is one."""
-    names = [name for name, p in loss.named_parameters() if not p.isfinite().all()]
-    return f"{names[0]} is not finite" if names else ""
-
-
-def _range(x: Tensor) -> str:
-    """The range of a batch's entries, of those that are given."""
-    given = x[~x.isnan()] if x.is_floating_point() else x
-    least, most = (float(each) for each in given.aminmax()) if given.numel() else (nan, nan)
-    return f"the first batch is between {least:.4g} and {most:.4g}"
 
 
 def _watch(run: Run, rows: Observed) -> dict[str, float]:

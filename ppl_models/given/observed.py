@@ -120,7 +120,14 @@ def as_data(x: ArrayLike | Tensor | SparseRows, model: Model) -> Any:
     :raises ValueError: if ``x`` is empty, is not numeric, has the wrong shape, holds NaN or
         infinity, or lies outside the support of the model's likelihood.
     """
-    data: Any = _sparse(x, model) if is_sparse(x) else as_numbers(cast(ArrayLike, x))
+    sparse, likelihood = is_sparse(x), model.likelihood
+    if sparse and not likelihood.takes_sparse and not isinstance(x, Tensor):
+        raise ValueError(
+            f"x is sparse ({type(x).__name__}): give x.toarray(), or a likelihood of counts, such "
+            f"as DirichletMultinomial(), where the model has {type(likelihood).__name__}"
+        )
+    takes = sparse and likelihood.takes_sparse
+    data: Any = sparse_rows(x) if takes else as_numbers(cast(ArrayLike, x))  # refuses the others
     check_rows(data.shape, model.x_shape)
     if len(data) == 0:
         raise ValueError(f"x is empty (shape {list(data.shape)}): at least one sample is needed")
@@ -131,18 +138,6 @@ def as_data(x: ArrayLike | Tensor | SparseRows, model: Model) -> Any:
         _check_values(part, start, data, model)
     stays = data.dtype == torch.uint8 or isinstance(x, np.memmap)
     return data if stays else data.to(model.gates.dtype)
-
-
-def _sparse(x: Any, model: Model) -> SparseRows | Tensor:
-    """:raises ValueError: if the likelihood takes no sparse rows."""
-    if model.likelihood.takes_sparse:
-        return sparse_rows(x)
-    if isinstance(x, Tensor):
-        return as_numbers(x)  # refuses it
-    raise ValueError(
-        f"x is sparse ({type(x).__name__}): give x.toarray(), or a likelihood of counts, such as "
-        f"DirichletMultinomial(), where the model has {type(model.likelihood).__name__}"
-    )
 
 
 def _check_entries(data: SparseRows, model: Model) -> None:

@@ -182,32 +182,29 @@ def sparse_rows(x: Any) -> SparseRows:
         return x
     if x.ndim != 2:
         raise ValueError(f"x is sparse and has shape {list(x.shape)}, but [N, D] is needed")
-    bounds, columns, values = _of_tensor(x) if isinstance(x, Tensor) else _of_scipy(x)
+    parts = _of_tensor(x) if isinstance(x, Tensor) else _of_scipy(x)
+    bounds, columns, values = map(as_numbers, parts)
+    if values.dtype == torch.bool:  # which cannot be counted
+        values = values.view(torch.uint8)
+    if values.dtype in (torch.float16, torch.bfloat16):  # which SciPy does not have
+        values = values.float()
     return SparseRows(bounds[:-1], bounds[1:], columns, values, x.shape[1])
 
 
-def _of_scipy(x: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _of_scipy(x: Any) -> tuple[Any, Any, Any]:
     """Row bounds ``[N + 1]``, columns and values; repeated entries are added up in a copy."""
     matrix = x.tocsr()
     if not matrix.has_canonical_format:
         matrix = matrix.copy()
         matrix.sum_duplicates()
-    return as_numbers(matrix.indptr), as_numbers(matrix.indices), _values(matrix.data)
+    return matrix.indptr, matrix.indices, matrix.data
 
 
 def _of_tensor(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     x = x.detach()
     if x.layout == torch.sparse_csr:
-        return x.crow_indices(), x.col_indices(), _values(x.values())
+        return x.crow_indices(), x.col_indices(), x.values()
     x = x.to_sparse_coo().coalesce()
     rows, columns = x.indices()
     bounds = torch.bincount(rows, minlength=len(x)).cumsum(0)
-    return nn.functional.pad(bounds, (1, 0)), columns, _values(x.values())
-
-
-def _values(x: Any) -> Tensor:
-    """Entries of a type that NumPy and SciPy have, too, and that can be counted."""
-    values = as_numbers(x)
-    if values.dtype == torch.bool:
-        return values.view(torch.uint8)
-    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
+    return nn.functional.pad(bounds, (1, 0)), columns, x.values()
