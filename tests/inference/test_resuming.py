@@ -361,6 +361,39 @@ def test_what_does_not_fit_is_refused_and_nothing_is_changed(
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
+def as_it_was(state: dict[str, Any]) -> dict[str, Any]:
+    """A state in the form that checkpoints had before a run held all of it."""
+    executor, together = state["call"].pop("steps by")
+    kind = "VmappedStep" if together else "SingleRunStep"
+    state["call"]["kind"] = " ".join(filter(None, (kind, executor)))
+    totals = []
+    for of in state["runs"]:
+        progress, counters = of["run"].pop("progress"), of["run"].pop("counters")
+        names = {"count": "faults", "first": "first_fault", "norms": "fault_norms"}
+        in_a_row = {"in_a_row": progress.pop("faults_in_a_row")}
+        of["non_finite"] = in_a_row | {name: counters[now] for name, now in names.items()}
+        totals.append(counters["total"])
+        seconds = {"seconds": progress.pop("before"), "total_loss": torch.stack(totals)}
+        state["progress"] = progress | seconds
+    return state | {"format": 1}
+
+
+def test_a_checkpoint_of_the_former_form_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fit(**options: Any) -> SVIRunner:
+        runner, x, _ = start(two_facets)
+        return runner.fit(x, **SIZES, log_every=2, **options)
+
+    with monkeypatch.context() as patch:
+        stopping(patch, 5)
+        with pytest.raises(InterruptedError):
+            fit(checkpoints=Checkpoints(tmp_path))
+    (path,) = tmp_path.glob("step-*5")
+    write(path, as_it_was(read(path)))
+    same(fit(), fit(checkpoints=Checkpoints(tmp_path, resume=True)))
+
+
 def changed(*way: Any, to: Any) -> Callable[[dict], None]:
     """Put something else in one place of a state; ``...`` removes it."""
 
