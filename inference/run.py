@@ -6,17 +6,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from inspect import Parameter, signature
 from typing import Any
 
 import torch
-from pyro.optim import PyroLRScheduler, PyroOptim
+from pyro.optim import PyroOptim
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from guides.base import FacetGuide
 from inference.guard import Guard
 from inference.objectives import Loss
+from inference.optimizers import OptimizerFactory, build_optimizer, load_optimizer
 from inference.randomness import random_state, seeded, set_random_state, usable_device
 from inference.schedules import Constant, Schedule
 from ppl_models.base import FacetModel
@@ -28,15 +27,11 @@ from ppl_models.turns import exclusive
 __all__ = [
     "Callback",
     "Run",
-    "check_optimized",
     "check_part",
     "check_precision",
     "check_settings",
-    "restored_settings",
 ]
 
-#: Called with parameters and ``lr=``, such as ``torch.optim.SGD``.
-OptimizerFactory = Callable[..., Optimizer]
 #: Ways to compute a step: chosen by the number of steps; a recorded program, replayed, by XLA for
 #: many steps at a time, or as a CUDA graph; or Pyro's own handlers in every step.
 COMPILE = ("auto", "replay", "xla", "cuda graph", None)
@@ -112,7 +107,7 @@ class Run:
         _check_trainable(loss)
         self.device = usable_device(device) if device is not None else self.model.gates.device
         self.loss.to(self.device)
-        self.optimizer = _build_optimizer(optimizer, self.loss, self._lr)
+        self.optimizer = build_optimizer(optimizer, self.loss, self._lr)
         if isinstance(optimizer, PyroOptim):  # which brings its own rates
             self._lr = float(max(group["lr"] for group in self.optimizer.param_groups))
         self.history: list[dict[str, Any]] = []
@@ -249,19 +244,7 @@ class Run:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from what :meth:`state_dict` returned."""
-        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        moments = {
-            int(p): _like(parameters[int(p)], of) for p, of in state["optimizer"]["state"].items()
-        }
-        groups = [
-            restored_settings(own, group)
-            for own, group in zip(
-                self.optimizer.state_dict()["param_groups"],
-                state["optimizer"]["param_groups"],
-                strict=True,
-            )
-        ]
-        self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
+        load_optimizer(self.optimizer, state["optimizer"])
         self.loss.load_state_dict(state["weights"])
         for name, counter in self.counters.items():
             counter.copy_(state["counters"][name])
@@ -312,35 +295,6 @@ def check_precision(module: nn.Module) -> None:
         )
 
 
-def check_optimized(loss: Loss, optimizer: Optimizer) -> None:
-    """:raises ValueError: naming a parameter that learns, but that the optimizer does not have."""
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    for name, p in loss.named_parameters():
-        if p.requires_grad and id(p) not in held:
-            raise ValueError(
-                f"parameter {name!r} requires a gradient but is not in the optimizer (it was added "
-                "or replaced after the runner was built, as by load_state_dict(..., assign=True)): "
-                "build a new runner, set requires_grad_(False), or leave assign= out"
-            )
-
-
-def restored_settings(own: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Of an optimizer's group: this run's flags and names, and the numbers that were saved."""
-    flags = {name for name, value in own.items() if value is None or isinstance(value, bool | str)}
-    numbers = {name: value for name, value in saved.items() if name not in flags}
-    return {**own, **numbers}
-
-
-def _like(parameter: Tensor, moments: Mapping[str, Any]) -> dict[str, Any]:
-    """An optimizer's moments, in their parameter's memory layout, which fused steps rely on."""
-    return {
-        name: torch.empty_like(parameter).copy_(value)
-        if isinstance(value, Tensor) and value.shape == parameter.shape
-        else value
-        for name, value in moments.items()
-    }
-
-
 def _described(guide: FacetGuide) -> Any:
     try:
         return to_config(guide)
@@ -354,78 +308,3 @@ def _plain(values: Mapping[str, Any]) -> list[str]:
         for name, value in sorted(values.items())
         if value is None or isinstance(value, bool | int | float | str)
     ]
-
-
-# The optimizer.
-
-
-class Adam(torch.optim.Adam):
-    """PyTorch's, made without importing its compiler, which takes seconds: PyTorch does so to keep
-    this function out of it.
-    """
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        add = Optimizer.add_param_group
-        getattr(add, "__wrapped__", add)(self, param_group)
-
-
-def _build_optimizer(
-    optimizer: OptimizerFactory | PyroOptim | None, loss: Loss, lr: float
-) -> Optimizer:
-    """The optimizer of the parameters of ``loss``, also of those that are frozen now.
-
-    :param optimizer: fused Adam where not given. One of Pyro's brings its own rates.
-    :raises ValueError: if it is neither, or one of Pyro's that does more than take steps.
-    """
-    parameters = list(loss.parameters())
-    if optimizer is None:
-        return Adam(parameters, lr=lr, fused=True)
-    if isinstance(optimizer, PyroOptim):
-        return _of_pyro(optimizer, loss)
-    built = optimizer(parameters, lr=lr) if callable(optimizer) else optimizer
-    if isinstance(built, Optimizer) and built is not optimizer:
-        closure = signature(built.step).parameters.get("closure")
-        if closure is not None and closure.default is Parameter.empty:
-            raise ValueError(
-                f"{type(built).__name__} computes the loss several times a step, which the runner "
-                "does not: give one that takes a gradient, such as torch.optim.SGD"
-            )
-        return built
-    raise ValueError(
-        f"optimizer must be called with parameters and lr= and give one of torch's, got "
-        f"{optimizer!r}: give a class such as torch.optim.SGD, or "
-        "functools.partial(torch.optim.AdamW, weight_decay=0.1)"
-    )
-
-
-def _of_pyro(optimizer: PyroOptim, loss: Loss) -> Optimizer:
-    if isinstance(optimizer, PyroLRScheduler):
-        raise ValueError(
-            f"{optimizer!r} schedules its rate by calls of its own step(): give the optimizer "
-            "alone and the callback ReduceOnPlateau, or train with pyro.infer.SVI"
-        )
-    if any(optimizer.pt_clip_args.values() if isinstance(optimizer.pt_clip_args, dict) else ()):
-        raise ValueError(
-            f"the runner's guard clips gradients: instead of clip_args={optimizer.pt_clip_args} "
-            "give guard=Guard(max_norm=...)"
-        )
-    groups = [
-        {"params": [parameter], **_arguments(optimizer.pt_optim_args, module, name)}
-        for module, name, parameter in _named(loss)
-    ]
-    return optimizer.pt_optim_constructor(groups)
-
-
-def _named(loss: Loss) -> Iterator[tuple[str, str, nn.Parameter]]:
-    """Parameters by the names that plain SVI knows them by."""
-    for program in (loss.model, loss.guide):
-        for name, parameter in program.own_parameters():
-            yield type(program).__name__, name, parameter
-
-
-def _arguments(arguments: Any, module: str, name: str) -> dict[str, Any]:
-    """A parameter's own, as Pyro's optimizers take them."""
-    if not callable(arguments):
-        return dict(arguments)
-    both = len(signature(arguments).parameters) == 2
-    return arguments(module, name) if both else arguments(f"{module}$$${name}")

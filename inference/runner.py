@@ -20,11 +20,11 @@ from inference.checkpoints.saved_run import CONFIG, blamed_on, read_run, write_r
 from inference.distributed import DataParallel, SingleProcess
 from inference.guard import Guard
 from inference.objectives import Loss
+from inference.optimizers import OptimizerFactory
 from inference.randomness import seeded
 from inference.records import as_line
 from inference.run import (
     Callback,
-    OptimizerFactory,
     Run,
     check_part,
     check_precision,

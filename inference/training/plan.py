@@ -12,8 +12,9 @@ from torch import Tensor
 
 from inference.checkpoints.periodic import Checkpoints
 from inference.distributed import SingleProcess
+from inference.optimizers import check_optimized
 from inference.records import plain
-from inference.run import Callback, Run, check_optimized, check_precision
+from inference.run import Callback, Run, check_precision
 from inference.schedules import WeightFunction
 from inference.training.data_source import DataSource, InMemorySource, fingerprint
 from inference.training.parts import Parts

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from inference.distributed import Shard, SingleProcess
 from inference.objectives import Loss
+from inference.optimizers import check_optimized
 from inference.randomness import derive_seed
-from inference.run import Run, check_optimized
+from inference.run import Run
 from inference.schedules import WeightFunction
 from inference.training.data_source import DataSource
 from inference.training.parts import SCHEDULED, Parts

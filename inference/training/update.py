@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from inference.run import Adam, Run
+from inference.optimizers import Adam
+from inference.run import Run
 from inference.training.parts import SCHEDULED
 
 # Options of Adam that an update in one program can have, besides rates and moments' decay.
