@@ -75,6 +75,7 @@ class StepsProgram:
         self, step: RecordedStep, state: Sequence[Tensor], batch: Sequence[Tensor], size: int
     ) -> None:
         self.room, before = size, step.before
+        self.columns: list[Tensor] = []  # memory that is used again
         gradient, update = step.gradient.graph, step.update.graph
         random = [node for node in gradient.graph.nodes if is_random(node)]
         self.draws = [_draw(node) for node in random]
@@ -103,12 +104,13 @@ class StepsProgram:
         :param batches: the tensors of each, ``room`` at most.
         """
         rows = [[*batch, *(draw() for draw in self.draws)] for batch in batches]
-        columns = [each.new_empty((self.room, *each.shape)) for each in rows[0]]
-        for column, values in zip(columns, zip(*rows, strict=True), strict=True):
+        if not self.columns:
+            self.columns = [each.new_zeros((self.room, *each.shape)) for each in rows[0]]
+        for column, values in zip(self.columns, zip(*rows, strict=True), strict=True):
             torch.stack(values, out=column[: len(rows)])
         given = self.moving.flatten(state), self.still.flatten(state)
         with _jax():
-            arrays = [[_array(each) for each in of] for of in (*given, columns)]
+            arrays = [[_array(each) for each in of] for of in (*given, self.columns)]
             packed = jax.block_until_ready(self.loop(*arrays, len(rows)))
             self.moving.unflatten([torch.from_dlpack(each) for each in packed], state)
 
