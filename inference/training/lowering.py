@@ -248,22 +248,48 @@ def _adam(
     steps = jnp.stack(counts).astype(lr.dtype)  # in double precision, as 1 - beta2 cancels
     sizes, roots = lr / (1 - beta1**steps), 1 / jnp.sqrt(1 - beta2**steps)
 
-    def kept(new: Array, old: Array) -> Array:
-        return jnp.where(found_inf > 0, old, new)
-
-    new = []
-    for i, (p, g, m, v) in enumerate(zip(parameters, gradients, first, second, strict=True)):
+    new: dict[int, list[Array]] = {}
+    for of in groups([p.size for p in parameters]):
+        like = [parameters[i] for i in of]
+        p, g, m, v = (
+            jnp.concatenate([each[i].reshape(-1) for i in of])
+            for each in (parameters, gradients, first, second)
+        )
+        size, root = (
+            _spread([each[i].astype(p.dtype) for i in of], like) for each in (sizes, roots)
+        )
         grad = g + weight_decay * p if weight_decay else g
-        m_new = kept(m + (1 - beta1) * (grad - m), m)
-        v_new = kept(beta2 * v + (1 - beta2) * grad * grad, v)
+        m_new = jnp.where(found_inf > 0, m, m + (1 - beta1) * (grad - m))
+        v_new = jnp.where(found_inf > 0, v, beta2 * v + (1 - beta2) * grad * grad)
         # The moments are finished first, or XLA would keep copies of the old ones.
         m_new, v_new = lax.optimization_barrier((m_new, v_new))
-        size, root = sizes[i].astype(p.dtype), roots[i].astype(p.dtype)
-        new.append((kept(p - size * m_new / (jnp.sqrt(v_new) * root + eps), p), m_new, v_new))
-    moved, moments, squares = ([*each] for each in zip(*new, strict=True))
+        p_new = p - size * m_new / (jnp.sqrt(v_new) * root + eps)
+        ends = list(accumulate(each.size for each in like))[:-1]
+        parts = (
+            jnp.split(each, ends) for each in (jnp.where(found_inf > 0, p, p_new), m_new, v_new)
+        )
+        for i, *own in zip(of, *parts, strict=True):
+            new[i] = [part.reshape(parameters[i].shape) for part in own]
+    moved, moments, squares = zip(*(new[i] for i in range(len(parameters))), strict=True)
     return *moved, *gradients, *moments, *squares
 
 
+def _spread(values: Sequence[Array], like: Sequence[Array]) -> Array:
+    """As many of each as there are numbers in a tensor."""
+    return jnp.concatenate(
+        [jnp.broadcast_to(v, (x.size,)) for v, x in zip(values, like, strict=True)]
+    )
+
+
+def groups(sizes: Sequence[int]) -> list[list[int]]:
+    """Places of tensors of these sizes that share a vector: the small ones; each other has one."""
+    small = [i for i, size in enumerate(sizes) if size <= SMALL]
+    return [*([small] if small else []), *([i] for i, size in enumerate(sizes) if size > SMALL)]
+
+
+# Numbers of a tensor up to which it shares a vector with others, as a kernel for each takes long to
+# compile; of larger ones the copies would take longer than that saves.
+SMALL = 2**14
 #: Names of options that say where a result lies.
 LAYOUT = {"memory_format", "layout", "device", "pin_memory"}
 # Operations that have their form in jax.numpy, with its name if that is another.

@@ -25,7 +25,7 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from inference.training.lowering import NotLoweredError, lower, name, written
+from inference.training.lowering import NotLoweredError, groups, lower, name, written
 from inference.training.recording import RecordedStep, TensorFunction, agree
 from inference.training.simplify import attribute, is_random
 
@@ -135,26 +135,31 @@ def _loop(step: Any, moving: Packing, still: Packing) -> Callable[..., Any]:
         fixed = still.unpack(constant)
 
         def body(i: Any, values: Any) -> Any:
-            state = fixed | values
+            state = fixed | moving.unpack(values)
             row = [lax.dynamic_index_in_dim(each, i, keepdims=False) for each in columns]
             with jax.disable_jit():  # of JAX's own functions, which tracing spends time on
                 new = step([state[k] for k in sorted(state)], row)
-            return {k: new[k] for k in values}
+            return moving.pack({k: new[k] for k in moving.places})
 
-        return moving.pack(lax.fori_loop(0, steps, body, moving.unpack(packed)))
+        return lax.fori_loop(0, steps, body, packed)
 
     return loop
 
 
 class Packing:
-    """Some tensors of a state as one vector for each type.
+    """Some tensors of a state as vectors: one of each type's small ones, and each other alone.
 
     :param places: of the tensors within the state.
     """
 
     def __init__(self, state: Sequence[Tensor], places: Sequence[int]) -> None:
         types = dict.fromkeys(state[i].dtype for i in places)
-        self.groups = [[i for i in places if state[i].dtype == kind] for kind in types]
+        by_type = [[i for i in places if state[i].dtype == kind] for kind in types]
+        self.groups = [
+            [of[k] for k in group]
+            for of in by_type
+            for group in groups([state[i].numel() for i in of])
+        ]
         self.places = [i for group in self.groups for i in group]
         self.shapes = {i: tuple(state[i].shape) for i in places}
 
