@@ -137,6 +137,10 @@ class Run:
     def model(self) -> FacetModel:
         return self.loss.model
 
+    def tensors(self) -> dict[str, Tensor]:
+        """Parameters and buffers by name."""
+        return dict(self.loss.named_parameters()) | dict(self.loss.named_buffers())
+
     def begin(self) -> None:
         """Begin a call of ``fit``, in which nothing is counted yet."""
         self.should_stop, self.progress = False, Progress(self.step)

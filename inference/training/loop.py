@@ -38,7 +38,7 @@ class DeadFacetWarning(UserWarning):
 
 
 class Listener(Protocol):
-    """What the loop tells of its progress: the log, a progress bar, checkpoints."""
+    """What the loop tells of its progress: the log, and what writes checkpoints."""
 
     def after_steps(self, taken: int) -> None:
         """So many steps were taken by one call."""

@@ -34,7 +34,7 @@ class StepsTogether(Steps):
                 "does not give: train each alone, with SVIRunner.fit"
             )
         self.memory, self.order = source, batching.order
-        self.stacks = _stacked([_tensors(run) for run in runs])
+        self.stacks = _stacked([run.tensors() for run in runs])
         super().__init__(runs, weights, source, *beside)
 
     def look(self) -> None:
@@ -43,7 +43,7 @@ class StepsTogether(Steps):
 
         :raises ValueError: if a parameter learns in some of the runs only.
         """
-        each = [_tensors(run) for run in self.runs]
+        each = [run.tensors() for run in self.runs]
         for name, stack in self.stacks.items():
             learn = {own[name].requires_grad for own in each}
             if len(learn) > 1:
@@ -96,10 +96,6 @@ class StepsTogether(Steps):
             for module in run.loss.modules():
                 for name, buffer in module.named_buffers(recurse=False):
                     setattr(module, name, buffer.clone())  # a schedule may have shared one object
-
-
-def _tensors(run: Run) -> dict[str, Tensor]:
-    return dict(run.loss.named_parameters()) | dict(run.loss.named_buffers())
 
 
 def _stacked(each: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

@@ -55,8 +55,7 @@ class Steps:
 
     def tensors(self) -> dict[str, Tensor]:
         """Parameters and buffers that the objectives depend on, by name."""
-        loss = self.runs[0].loss
-        return dict(loss.named_parameters()) | dict(loss.named_buffers())
+        return self.runs[0].tensors()
 
     def objectives(self, tensors: Mapping[str, Tensor], step: Tensor, batch: Observed) -> Tensor:
         """The objectives, ``[S]`` or a scalar, as a pure function of tensors."""

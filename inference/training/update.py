@@ -45,14 +45,13 @@ class Update:
         }
         device = run.device
         kind = torch.float64 if device.type == "cpu" else torch.float32  # as the kernels take it
-        self.rate = torch.zeros((), dtype=kind, device=device)
+        self.rate, self.given_rate = torch.zeros((), dtype=kind, device=device), 0.0
 
     def look(self) -> None:
         """Look again at what callbacks may have changed: parameters, optimizer, and its options."""
         self.parameters = dict(self.run.loss.named_parameters())
         self.options = _options(self.run.optimizer)
         self.states: dict[Hashable, dict[str, Tensor]] = {}
-        self.rate.fill_(self.run.optimizer.param_groups[0]["lr"])
         for parameter in self.parameters.values():
             parameter.grad = None
 
@@ -132,13 +131,15 @@ class Update:
         """All that a step reads and changes, by name: parameters, buffers, counters, the rate, and
         the moments of the parameters that have a gradient, with their number of updates.
         """
+        if (rate := self.run.optimizer.param_groups[0]["lr"]) != self.given_rate:
+            self.given_rate = rate
+            self.rate.fill_(rate)
         if has not in self.states:
-            run, named = self.run, self.run.loss.named_buffers()
             states = [self._moments(self.parameters[name]) for name in has]
             counts = torch.stack([each["step"] for each in states])
             for each, count in zip(states, counts, strict=True):
                 each["step"] = count  # so that all are counted in one operation
-            held = self.parameters | dict(named) | run.counters
+            held = self.run.tensors() | self.run.counters
             held |= {"rate": self.rate, "counts": counts}
             for moment in MOMENTS:
                 held |= {f"{moment} {n}": of[moment] for n, of in zip(has, states, strict=True)}

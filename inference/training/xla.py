@@ -25,12 +25,14 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from inference.training.lowering import NotLoweredError, groups, lower, name, written
+from inference.training.lowering import NotLoweredError, groups, lower, written
 from inference.training.recording import RecordedStep, TensorFunction, agree
 from inference.training.simplify import attribute, is_random
 
-# Of these operations the shape of a tensor matters alone.
-SHAPED = {"empty_like", "rand_like", "randn_like", "bernoulli", "uniform", "normal", "exponential"}
+aten = torch.ops.aten
+# Of these operations a tensor's shape matters alone; of others of their names its values, too.
+SHAPED = {aten.rand_like.default, aten.randn_like.default, aten.bernoulli_.float}
+SHAPED |= {aten.uniform_.default, aten.normal_.default, aten.exponential_.default}
 # Compiled loops that are kept, for runs of equal models.
 KEPT = 16
 LOOPS: OrderedDict[Hashable, Callable[..., Any]] = OrderedDict()
@@ -191,7 +193,7 @@ def _draw(node: Node) -> Callable[[], Tensor]:
 
     :raises NotLoweredError: if that depends on the values of tensors.
     """
-    if node.all_input_nodes and name(node.target) not in SHAPED:
+    if node.all_input_nodes and node.target not in SHAPED:
         raise NotLoweredError("what it draws depends on the values of tensors")
 
     def empty(of: Node) -> Tensor:

@@ -31,10 +31,12 @@ pytest.importorskip("jax")
 import jax
 import jax.numpy as jnp
 
-from inference.training.lowering import OPERATIONS
+from inference.training.lowering import OPERATIONS, NotLoweredError
 from inference.training.lowering import name as plain_name
+from inference.training.recording import record
+from inference.training.simplify import is_random
 from inference.training.steps import Steps
-from inference.training.xla import LOOPS
+from inference.training.xla import LOOPS, _draw
 from ppl_models import GaussianMixture, Normal, SharedMLP, VaDE
 
 aten = torch.ops.aten
@@ -183,6 +185,28 @@ def test_a_wrong_program_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_draws_that_depend_on_parameters_are_replayed() -> None:
     with pytest.warns(RecordingWarning, match="what it draws depends on the values.*replayed"):
         trained(catalog.nvae_dirichlet_without_bias, None, "xla")
+
+
+@pytest.mark.parametrize(
+    ("draw", "is_shaped"),
+    [
+        (lambda x: torch.nn.functional.dropout(x), True),
+        (lambda x: torch.rand_like(x), True),
+        (lambda x: torch.bernoulli(x), False),
+        (lambda x: torch.normal(x, 1.0), False),
+    ],
+    ids=["dropout", "rand_like", "bernoulli", "normal"],
+)
+def test_draws_may_depend_on_shapes_alone(
+    draw: Callable[[Tensor], Tensor], is_shaped: bool
+) -> None:
+    program = record(lambda x: [draw(x)], [torch.rand(3)])
+    (node,) = [node for node in program.graph.nodes if is_random(node)]
+    if is_shaped:
+        assert _draw(node)().shape == (3,)
+        return
+    with pytest.raises(NotLoweredError, match="depends on the values"):
+        _draw(node)
 
 
 def test_a_loader_is_replayed() -> None:
