@@ -14,7 +14,7 @@ $(LIBRARY): pyproject.toml constraints.txt
 	touch $@
 
 $(INSTALLED): $(LIBRARY)
-	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[data,dev,docs,explore,flows,neighbors,parallel,tensorboard,xla]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[data,dev,docs,explore,flows,neighbors,parallel,xla]' --editable './packages/elbocheck[psis,numpyro]'
 	touch $@
 
 demo: $(LIBRARY)
@@ -22,11 +22,11 @@ demo: $(LIBRARY)
 
 # The library's tests; the laboratory has its own.
 test: $(INSTALLED)
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --ignore tests/lab
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests packages --ignore tests/lab
 
 # Every test there is, also those that ask the same of further models, data and faults.
 thorough: $(INSTALLED)
-	FACETVAE_THOROUGH=1 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+	FACETVAE_THOROUGH=1 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests packages
 
 lab-test: $(INSTALLED)
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/lab

@@ -88,7 +88,6 @@ PAGES: dict[str, tuple[str, list[str]]] = {
         [
             "inference.evaluation",
             "inference.metrics",
-            "inference.diagnostics",
             "inference.figures",
         ],
     ),

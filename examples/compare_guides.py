@@ -19,6 +19,8 @@ from typing import Any
 
 import pyro
 import torch
+from elbocheck import compare_estimators, importance_weighted_bounds, pareto_k
+from elbocheck.pytorch import Program
 from pyro.infer import ELBO
 
 from examples.common import Table, format_table, load_data, parse, score_facets, write_json
@@ -41,12 +43,7 @@ from facetvae import (
     warm_start,
 )
 from facetvae.datasets import Dataset
-from inference.diagnostics import (
-    compare_estimators,
-    importance_weighted_bounds,
-    log_importance_weights,
-    pareto_k,
-)
+from inference.evaluation import log_importance_weights
 
 FACET = "digit"  # and the label that it is scored by
 # What an annealed temperature ends at, and what the second table draws relaxed clusters at.
@@ -152,7 +149,8 @@ def compare(guide: AmortizedGuide, data: Dataset, draws: int, seed: int) -> dict
     x = torch.as_tensor(data.train[:16]).to(device)
     for name in ("score, average", "score, learned"):
         teach_baseline(losses[name], x, seed)
-    return compare_estimators(losses, x, losses["enumerated"], draws * 10, seed, chunk=32)
+    programs = {name: Program(loss, x) for name, loss in losses.items()}
+    return compare_estimators(programs, programs["enumerated"], draws * 10, seed)
 
 
 def teach_baseline(loss: Loss, x: torch.Tensor, seed: int, steps: int = 300) -> None:

@@ -19,6 +19,7 @@ from time import process_time
 from typing import Any
 
 import pyro
+from elbocheck import importance_weighted_bounds
 from matplotlib.figure import Figure
 
 from examples.common import Table, format_table, load_data, parse, score_facets, write_json
@@ -41,7 +42,7 @@ from facetvae import (
     mutual_information,
 )
 from facetvae.datasets import Dataset
-from inference.diagnostics import importance_weighted_bounds, log_importance_weights
+from inference.evaluation import log_importance_weights
 
 LABEL = "digit"  # which both facets are scored by
 FIRST, LAST = "diagonal", "standard normal"  # what all are compared with; what all start from

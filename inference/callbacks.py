@@ -11,22 +11,17 @@ type is compared.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from math import isfinite, isnan
 from pathlib import Path
 from typing import Any
 
-from numpy.typing import ArrayLike
-from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from inference.checkpoints.atomic_files import check_folder, write_atomically
-from inference.initialization.mixtures import check_enough, chosen_mixtures, fit_mixtures
 from inference.records import as_line
 from inference.run import Run
-from ppl_models.given.arrays import as_numbers
 from ppl_models.given.checks import check_count, check_kind, check_path, number
-from ppl_models.given.observed import as_data
 
 # What PyTorch's scheduler remembers beside its settings.
 PLATEAU = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")
@@ -34,11 +29,9 @@ PLATEAU = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")
 __all__ = [
     "Draw",
     "Evaluate",
-    "FitMixtures",
     "JSONLines",
     "ReduceOnPlateau",
     "StopEarly",
-    "TensorBoard",
 ]
 
 
@@ -99,74 +92,6 @@ class Evaluate(_EveryEpochs):
             "what measure returns", self.measure(runner), Mapping, "numbers by name"
         )
         record.update({name: float(value) for name, value in measured.items()})
-
-
-class FitMixtures:
-    """Fit mixtures anew to the latents, once, at the first record at or after an epoch.
-
-    A mixture that is trained from its starting values may end with two groups in one component,
-    which gradient descent does not undo. A fit with restarts finds both groups once the latents
-    have taken shape.
-
-    :param x: the data, ``[N, *x_shape]``.
-    :param epoch: when to fit; a run that ends earlier never does.
-    :param facets: names of the facets to fit; by default all that have a mixture.
-    :param restarts: fits of each mixture, of which the most likely one is kept.
-
-    Before the first step it raises ``ValueError`` if ``x`` does not fit the model or has too few
-    rows, or if a facet is unknown or has no mixture.
-
-    Example:
-        >>> import numpy as np
-        >>> from guides import VaDEGuide
-        >>> from inference import SVIRunner
-        >>> from inference.callbacks import FitMixtures
-        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
-        >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
-        >>> x = np.random.default_rng(0).random((20, 6))
-        >>> refit = FitMixtures(x, epoch=1)
-        >>> _ = SVIRunner(model, VaDEGuide(model)).fit(x, 2, progress=False, callbacks=[refit])
-        >>> refit.done
-        True
-    """
-
-    def __init__(
-        self,
-        x: ArrayLike | Tensor,
-        epoch: int,
-        facets: Sequence[str] | None = None,
-        restarts: int = 3,
-    ) -> None:
-        self.x, self.facets = x, facets
-        self.epoch = check_count("epoch", epoch)
-        self.restarts = check_count("restarts", restarts)
-        self.done = False
-
-    def check(self, runner: Run) -> None:
-        self.x = as_data(self.x, runner.model)
-        check_enough(self.x, chosen_mixtures(runner.model, self.facets))
-        self.done = self.done and runner.epoch >= self.epoch  # in this run, not in another
-
-    def __call__(self, runner: Run, record: dict[str, Any]) -> None:
-        if record["epoch"] >= self.epoch and not self.done:
-            self.done = True
-            fit_mixtures(
-                runner.guide, self.x, seed=runner.seed, facets=self.facets, n_init=self.restarts
-            )
-
-    def settings(self) -> dict[str, Any]:
-        return {
-            "x": as_numbers(self.x),
-            "epoch": self.epoch,
-            "facets": self.facets,
-            "restarts": self.restarts,
-        }
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"done": self.done}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.done = state["done"]
 
 
 class JSONLines:
@@ -237,52 +162,6 @@ class JSONLines:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         # The next record removes the lines of steps after the checkpoint.
         self.lines, self.complete = state["lines"], False
-
-
-class TensorBoard:
-    """Write each record's numbers for TensorBoard, by step: ``tensorboard --logdir FOLDER``.
-
-    :param folder: for the event files. A resumed run writes further files there, which hide the
-        steps after the checkpoint.
-    :raises ModuleNotFoundError: if the package ``tensorboard`` is not installed.
-
-    Example:
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> import numpy as np
-        >>> from guides import VaDEGuide
-        >>> from inference import SVIRunner
-        >>> from inference.callbacks import TensorBoard
-        >>> from ppl_models import VAE, SharedMLP
-        >>> model = VAE((6,), 2, network=SharedMLP((8,)))
-        >>> runner, x = SVIRunner(model, VaDEGuide(model)), np.random.default_rng(0).random((20, 6))
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     _ = runner.fit(x, epochs=2, progress=False, callbacks=[TensorBoard(folder)])
-        ...     len(list(Path(folder).glob("events.out.*")))
-        1
-    """
-
-    def __init__(self, folder: str | Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(
-                f"{error}: install it with pip install 'facetvae[tensorboard]'"
-            ) from error
-        self.folder, self.make = check_path("folder", folder).absolute(), SummaryWriter
-        self.writer: SummaryWriter | None = None
-
-    def check(self, runner: Run) -> None:
-        check_folder(self.folder, "events")
-
-    def __call__(self, runner: Run, record: dict[str, Any]) -> None:
-        if self.writer is None:
-            # This hides later steps that were written before the run was stopped.
-            self.writer = self.make(str(self.folder), purge_step=record["step"])
-        for name, value in record.items():
-            if name not in {"epoch", "step"} and isinstance(value, int | float):
-                self.writer.add_scalar(name, value, record["step"])
-        self.writer.flush()
 
 
 class Draw(_EveryEpochs):

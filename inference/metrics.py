@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,19 +12,16 @@ from scipy.optimize import linear_sum_assignment
 from scipy.stats import rankdata
 from sklearn.cross_decomposition import CCA
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics import adjusted_rand_score, log_loss, normalized_mutual_info_score
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from sklearn.metrics.cluster import contingency_matrix
 from sklearn.neural_network import MLPClassifier
-from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from ppl_models.given.arrays import as_numbers, hidden
 from ppl_models.given.checks import check_count
 
 __all__ = [
-    "ClassifierScores",
     "HeldOutCorrelation",
-    "classifier_scores",
     "cluster_accuracy",
     "cluster_map",
     "clustering_scores",
@@ -147,63 +143,6 @@ def probe_accuracy(
         warnings.simplefilter("ignore", ConvergenceWarning)
         classifier = MLPClassifier(random_state=seed).fit(train_z, train_labels)
     return float(classifier.score(test_z, test_labels))
-
-
-@dataclass(frozen=True)
-class ClassifierScores:
-    """How well a classifier predicts labels from latents.
-
-    :ivar accuracy: share of the test data that it classifies correctly.
-    :ivar conditional_entropy: its cross-entropy on the test data, in bits: an upper bound on
-        H(label given z).
-    """
-
-    accuracy: float
-    conditional_entropy: float
-
-
-def classifier_scores(
-    train_z: ArrayLike,
-    train_labels: ArrayLike,
-    test: Sequence[tuple[ArrayLike, ArrayLike]],
-    seed: int = 0,
-) -> list[ClassifierScores]:
-    """A classifier's scores on several test sets, after ML-VAE's supplement 3.
-
-    The classifier has two hidden layers of 256 units, tanh, and a softmax (the paper's "two linear
-    layers" may also be read as one hidden layer). It is scikit-learn's ``MLPClassifier``, with
-    latents scaled to the training set's mean and deviation, trained until its loss stops falling;
-    there is no validation set.
-
-    :param train_z: latents ``[N, d]``.
-    :param test: latents ``[M, d]`` and labels ``[M]`` of each test set; every label must occur in
-        the training set.
-    :raises ValueError: if shapes do not fit or a label is unknown.
-
-    Example:
-        >>> import numpy as np
-        >>> from inference.metrics import classifier_scores
-        >>> labels = np.arange(40) % 2
-        >>> z = labels[:, None] + np.random.default_rng(0).normal(0, 0.01, (40, 1))
-        >>> (scores,) = classifier_scores(z[:30], labels[:30], [(z[30:], labels[30:])])
-        >>> scores.accuracy
-        1.0
-    """
-    _check_latents(train_z, train_labels)
-    known = np.unique(np.asarray(train_labels)).tolist()
-    for z, labels in test:
-        _check_latents(z, labels, np.shape(train_z)[1])
-        if unknown := sorted(set(np.asarray(labels).tolist()) - set(known)):
-            raise ValueError(f"the test set has labels that the training set lacks: {unknown[:5]}")
-    network = MLPClassifier((256, 256), activation="tanh", max_iter=1000, random_state=seed)
-    classifier = make_pipeline(StandardScaler(), network).fit(train_z, train_labels)
-    scores = []
-    for z, labels in test:
-        # Of a single class nothing is unknown, and scikit-learn refuses it.
-        nats = log_loss(labels, classifier.predict_proba(z), labels=known) if known[1:] else 0.0
-        entropy = nats / np.log(2)
-        scores.append(ClassifierScores(float(classifier.score(z, labels)), float(entropy)))
-    return scores
 
 
 def _check_latents(z: ArrayLike, labels: ArrayLike, dim: int | None = None) -> None:

@@ -10,8 +10,8 @@ which are estimated from the sample deviations over seeds, or by no more than th
 tolerance; half of the record's last digit is allowed beside. One seed against several has their
 deviation. Figures that a record does not tell how to read are not compared.
 
-A long record's commands can be run by hand or with `lab.run_queue`, each seed's with the
---out of a folder of its own, DIR/SEED; `--out DIR --finished COMMIT` then only reads them.
+A long record's commands can be run by hand, each seed's with the --out of a folder of its own,
+DIR/SEED; `--out DIR --finished COMMIT` then only reads them.
 """
 
 from __future__ import annotations

@@ -30,6 +30,9 @@ ROOT = Path(__file__).parents[1]
 LIBRARIES = (
     "PIL.Image",
     "arviz_stats",
+    "elbocheck",
+    "elbocheck.pyro",
+    "elbocheck.pytorch",
     "filelock",
     "matplotlib.backends.backend_agg",
     "matplotlib.pyplot",

@@ -42,7 +42,6 @@ PUBLIC = (
     "inference",
     "inference.callbacks",
     "facetvae.describing",
-    "inference.diagnostics",
     "facetvae.estimators",
     "inference.evaluation",
     "facetvae.explorer",

@@ -34,7 +34,6 @@ PUBLIC = (
     "guides",
     "inference",
     "inference.callbacks",
-    "inference.diagnostics",
     "facetvae.estimators",
     "inference.evaluation",
     "inference.figures",
@@ -49,8 +48,7 @@ PUBLIC = (
 BASES = ("Architecture", "Evidence", "FacetGuide", "FacetModel", "Family", "Ladder", "Likelihood")
 BASES += ("Mixture", "NetworkGuide", "Prior", "Schedule", "SupervisedGuide")
 BUILT = ("Decoder", "Encoder", "FlowDecoder", "NoEncoder")
-RESULTS = ("CalibrationReport", "ClassifierScores", "Comparison", "ElboReport", "EstimatorReport")
-RESULTS += ("FittedRun", "GradientMoments", "HeldOutCorrelation")
+RESULTS = ("FittedRun", "HeldOutCorrelation")
 EXEMPT = {
     **dict.fromkeys(BASES, "a base class: its subclasses have examples"),
     **dict.fromkeys(BUILT, "built by architectures, which have examples"),

@@ -5,7 +5,7 @@
 cd "$(dirname "$0")/.." && mkdir -p .versions && export OMP_NUM_THREADS=1
 core=(tests/*/test_{priors_and_likelihoods,networks,dense,guides,objective,runner}.py
   tests/*/test_{simplify,recorded_steps,own_parts,xla_steps,metrics,export,frames,estimators}.py)
-wanted='.[data,dev,explore,flows,neighbors,parallel,tensorboard,xla]'
+wanted='.[data,dev,explore,flows,neighbors,parallel,xla]'
 oldest=$(sed -n 's/^requires-python = ">=\(.*\)"/\1/p' pyproject.toml) said=()
 
 python_of() { # the interpreter of a version such as 3.12, if there is one
@@ -21,7 +21,8 @@ try() { # version, name of the venv, constraints or "", arguments of pytest
   [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
   install=("$venv/bin/python" -m pip install)
   if command -v uv >/dev/null; then install=(uv pip install --python "$venv/bin/python"); fi
-  "${install[@]}" --quiet --upgrade ${3:+--constraint "$3"} --editable "$wanted" &&
+  "${install[@]}" --quiet --upgrade ${3:+--constraint "$3"} --editable "$wanted" \
+    --editable "./packages/elbocheck[psis]" &&
     "$venv/bin/python" -m pytest -q "${@:4}" "${core[@]}" &&
     said+=("PASSED  $venv") || said+=("FAILED  $venv")
 }

@@ -1,5 +1,5 @@
 """Runs on disk: saved runs, and checkpoints of runs in progress."""
 
-from inference.checkpoints.periodic import Checkpoints, CheckpointWarning, remove_checkpoints
+from inference.checkpoints.periodic import Checkpoints, CheckpointWarning
 
-__all__ = ["CheckpointWarning", "Checkpoints", "remove_checkpoints"]
+__all__ = ["CheckpointWarning", "Checkpoints"]

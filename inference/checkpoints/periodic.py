@@ -19,13 +19,13 @@ from typing import Any
 
 from torch import Tensor
 
-from inference.checkpoints.atomic_files import LOCK, check_folder, held
+from inference.checkpoints.atomic_files import check_folder, held
 from inference.checkpoints.saved_run import check_history
 from inference.checkpoints.training_state import check_like, is_unfinished, read, write
 from inference.randomness import random_state, set_random_state
 from ppl_models.given.checks import check_count, check_kind, check_path, check_positive
 
-__all__ = ["CheckpointWarning", "CheckpointWriter", "Checkpoints", "remove_checkpoints"]
+__all__ = ["CheckpointWarning", "CheckpointWriter", "Checkpoints"]
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 NAME = re.compile(r"step-\d{10,}")
@@ -309,29 +309,6 @@ def _folders_in(folder: Path) -> list[Path]:
     return sorted(
         path for path in folder.glob("step-*") if NAME.fullmatch(path.name) and path.is_dir()
     )
-
-
-def remove_checkpoints(folder: Path) -> None:
-    """Remove the checkpoints in a folder and in those below it, and nothing else.
-
-    :raises ValueError: if another process is writing them.
-
-    Example:
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> from inference.checkpoints import remove_checkpoints
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     (Path(folder) / "step-0000000001").mkdir()
-        ...     remove_checkpoints(Path(folder))
-        ...     (Path(folder) / "step-0000000001").exists()
-        False
-    """
-    for below in [folder, *(path for path in folder.rglob("*") if path.is_dir())]:
-        # A run that has not yet written one holds its folder all the same.
-        if _folders_in(below) or (below / LOCK).is_file():
-            with held(below):
-                for path in _folders_in(below):
-                    shutil.rmtree(path)
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from torch import Tensor
 from facetvae.datasets import Dataset, digits
 from guides import FacetGuide, VaDEGuide
 from inference import SVIRunner, warm_start
-from inference.diagnostics import log_importance_weights
+from inference.evaluation import log_importance_weights
 from ppl_models import MFCVAE, VAE, Bernoulli, FacetModel, GaussianMixture, SharedMLP
 
 STARTS, BLOCKS = 4, 20

@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import pyro
 import torch
+from elbocheck import importance_weighted_bounds
 from pyro.infer import ELBO
 from torch.nn.init import xavier_uniform_
 
@@ -41,7 +42,7 @@ from guides import (
 )
 from inference import ImportanceWeighted_ELBO, SVIRunner, elbo, fit_mixtures
 from inference.callbacks import Evaluate
-from inference.diagnostics import importance_weighted_bounds, log_importance_weights
+from inference.evaluation import log_importance_weights
 from inference.metrics import held_out_correlation
 from lab.protocols.identifiability import DIM, NUM_SEGMENTS
 from lab.protocols.sources import Segments, time_contrastive

@@ -14,12 +14,13 @@ import argparse
 
 import pyro
 import torch
+from elbocheck import compare_estimators
+from elbocheck.pytorch import Program
 
 from facetvae.datasets import digits
 from guides import GumbelSoftmax, LadderGuide, ScoreFunction
 from guides.discrete import Discrete
 from inference import Loss, SVIRunner, warm_start
-from inference.diagnostics import compare_estimators
 from ppl_models import VLAC, MLPLadder, Normal
 
 
@@ -64,7 +65,8 @@ def main() -> None:
     }
     losses["score function"] = handled(guide, ScoreFunction("none"))
     x = torch.as_tensor(data.train[:16])
-    reports = compare_estimators(losses, x, losses["enumerated"], args.draws, args.seed, chunk=16)
+    programs = {name: Program(loss, x) for name, loss in losses.items()}
+    reports = compare_estimators(programs, programs["enumerated"], args.draws, args.seed)
     columns = (
         "bias",
         "bias_error",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
@@ -19,7 +20,6 @@ from guides import FacetGuide
 from inference import Checkpoints, SVIRunner, cold_start
 from inference.callbacks import Evaluate, JSONLines
 from inference.checkpoints.atomic_files import write_atomically
-from inference.checkpoints.periodic import remove_checkpoints
 from inference.figures.facets import save_figures
 from inference.randomness import usable_device
 from inference.runner import Callback
@@ -258,7 +258,7 @@ def begin(out: Path, resume: bool) -> None:
             f"--out {out}: it cannot be written ({error.strerror}): give a folder that can be"
         ) from None
     if not resume:
-        remove_checkpoints(out / "checkpoints")
+        shutil.rmtree(out / "checkpoints", ignore_errors=True)
         _remove_left(out)
 
 

@@ -15,9 +15,10 @@ drawn by this project unless DATA has 3dshapes.h5.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import pyro
 
@@ -29,11 +30,12 @@ from inference import (
     ProgressiveFadeIn,
     SVIRunner,
     data_dependent_start,
+    fit_mixtures,
     fit_neighbors,
     neighbor_start,
     warm_start,
 )
-from inference.callbacks import FitMixtures
+from inference.run import Callback, Run
 from inference.schedules import Schedule
 from lab.protocols.common import (
     INIT_FLAG,
@@ -330,6 +332,22 @@ def starts(
     return settings.epochs, None
 
 
+def refitting(
+    data: Dataset, epoch: int, restarts: int, facets: Sequence[str] | None = None
+) -> Callback:
+    """Fits mixtures anew, at the first record after an epoch: that one component has two groups
+    is not undone by gradient descent.
+    """
+
+    def refit(runner: Run, record: dict[str, Any]) -> None:
+        before = runner.history[-2]["epoch"] if runner.history[1:] else 0
+        if before < epoch <= record["epoch"]:
+            how = {"facets": facets, "n_init": restarts}
+            fit_mixtures(runner.guide, data.train, seed=runner.seed, **how)
+
+    return refit
+
+
 def main(argv: list[str] | None = None) -> None:
     args, settings = parse(argv)
     data = load_data(args.dataset, args, settings.train_rows)
@@ -350,18 +368,17 @@ def main(argv: list[str] | None = None) -> None:
         "device": args.device,
         "precision": settings.precision,
     }
-    refit: list[FitMixtures] = []
+    refit: list[Callback] = []
     if start is not None:  # after which both facets are in
         runner = train_first(start, guide, data, out, schedule, **options)
     else:  # the paper's start (D.4) and schedule (D.3)
         start_mixtures(guide, data, settings, args.seed)
         runner = SVIRunner(guide.model, guide, schedule=schedule, **options)
         if settings.restarts:
-            refit += [
-                FitMixtures(data.train, settings.epochs[0], [settings.facets[1]], settings.restarts)
-            ]
+            deep = [settings.facets[1]]
+            refit += [refitting(data, settings.epochs[0], settings.restarts, deep)]
     if settings.final_fits:
-        refit += [FitMixtures(data.train, sum(settings.epochs), restarts=settings.final_fits)]
+        refit += [refitting(data, sum(settings.epochs), settings.final_fits)]
     fit_and_report(
         runner,
         data,

@@ -15,8 +15,7 @@ from tests.bad_inputs.figures import FIGURES
 from tests.bad_inputs.files import LOADING, RESUMING
 from tests.bad_inputs.guides import GUIDES
 from tests.bad_inputs.models import LIKELIHOODS, MODELS, NETWORKS, PRIORS
-from tests.bad_inputs.programs import PROGRAMS
-from tests.bad_inputs.shared import Row, of
+from tests.bad_inputs.shared import Row
 from tests.bad_inputs.training import OBJECTIVES, RUNS, SCHEDULES
 
 ROWS: list[Row] = [
@@ -37,5 +36,4 @@ ROWS: list[Row] = [
     *RESUMING,
     *EXAMPLES,
     *ESTIMATORS,
-    *(row for about, rows in PROGRAMS.items() for row in of(about, *rows)),
 ]

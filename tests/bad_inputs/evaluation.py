@@ -6,24 +6,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 
 from facetvae.describing import FacetClusters, describe_clusters
 from facetvae.selection import select_model
 from facetvae.selection.agreement import clusters_in_use, redundancy, stability
-from inference.diagnostics import (
-    assert_unbiased,
-    compare_estimators,
-    exact_objective,
-    gauss_hermite,
-    gradient_moments,
-    importance_weighted_bounds,
-    log_importance_weights,
-    loss_draws,
-    pareto_k,
-)
+from inference.evaluation import exact_objective, log_importance_weights
 from inference.metrics import (
-    classifier_scores,
     cluster_accuracy,
     cluster_map,
     clustering_scores,
@@ -34,7 +22,6 @@ from inference.metrics import (
 from tests import catalog
 from tests.bad_inputs.shared import (
     COUNT,
-    HUGE,
     LABEL,
     NAN,
     TENSOR,
@@ -44,7 +31,6 @@ from tests.bad_inputs.shared import (
     guide,
     holed,
     ladder,
-    loss,
     of,
     runner,
 )
@@ -221,15 +207,6 @@ METRICS = [
         ("nan: z", lambda: probe_accuracy(holed(NAN), LABEL, X, LABEL), "latents hold NaN"),
     ),
     *of(
-        "classifier_scores",
-        (
-            "unknown: label",
-            lambda: classifier_scores(Z, [0, 1] * 4, [(Z, [2] * 8)]),
-            r"lacks: \[2\]",
-        ),
-        ("empty: z", lambda: classifier_scores(Z[:0], [], []), r"are needed, got shapes \(0, 2\)"),
-    ),
-    *of(
         "mean_correlation",
         (
             "shape: columns",
@@ -258,8 +235,6 @@ METRICS = [
 ]
 
 
-WEIGHTS = torch.zeros(4, 5)
-
 DIAGNOSTICS = [
     *of(
         "exact_objective",
@@ -285,11 +260,6 @@ DIAGNOSTICS = [
         ),
     ),
     *of(
-        "gauss_hermite",
-        ("huge: nodes", lambda: gauss_hermite(HUGE, 1), f"{HUGE} \\*\\* 1 nodes are too many"),
-        ("range: dim", lambda: gauss_hermite(3, 0), f"dim {COUNT}, got 0"),
-    ),
-    *of(
         "log_importance_weights",
         ("misfit: guide", lambda: log_importance_weights(ladder(), X, 3), "has no density of z"),
         (
@@ -303,61 +273,5 @@ DIAGNOSTICS = [
             lambda: log_importance_weights(guide().model, X, 3),
             "guide must be a guide",
         ),
-    ),
-    *of(
-        "importance_weighted_bounds",
-        ("range: sizes", lambda: importance_weighted_bounds(WEIGHTS, [5]), "draws, 4, got"),
-        ("type: sizes", lambda: importance_weighted_bounds(WEIGHTS, ["1"]), r"got \['1'\]"),
-        ("shape: vector", lambda: importance_weighted_bounds(WEIGHTS[0], [1]), r"got shape \[5\]"),
-    ),
-    *of(
-        "pareto_k",
-        ("shape: few draws", lambda: pareto_k(WEIGHTS), "a tail needs at least 100 draws, got 4"),
-        ("nan: weights", lambda: pareto_k(WEIGHTS * NAN), "without NaN, got shape .* with 20 of"),
-        ("type: array", lambda: pareto_k(np.zeros((100, 2))), "must be a tensor .* got ndarray"),
-    ),
-    *of(
-        "loss_draws",
-        ("range: draws", lambda: loss_draws(loss(), TENSOR, 0), f"num_draws {COUNT}, got 0"),
-        ("type: x", lambda: loss_draws(loss(), X, 3), r"x must be a tensor .* got ndarray: give"),
-    ),
-    *of(
-        "gradient_moments",
-        ("range: one draw", lambda: gradient_moments(loss(), TENSOR, 1), "num_draws must be at"),
-        ("type: loss", lambda: gradient_moments("loss", TENSOR, 3), "loss must be a module .* got"),
-    ),
-    *of(
-        "compare_estimators",
-        ("empty: losses", lambda: compare_estimators({}, TENSOR, loss()), "losses by name, .* got"),
-        (
-            "type: reference",
-            lambda: compare_estimators({"a": loss()}, TENSOR, 0.5),
-            "reference must be",
-        ),
-        (
-            "range: draws",
-            lambda: compare_estimators({"a": loss()}, TENSOR, loss(), 1),
-            "num_draws must be at least 2 to give a variance, got 1",
-        ),
-    ),
-    *of(
-        "assert_unbiased",
-        (
-            "nan: draws",
-            lambda: assert_unbiased(torch.tensor([0.0, NAN]), 0.0),
-            "1 draws not finite",
-        ),
-        ("shape: table", lambda: assert_unbiased(torch.zeros(2, 2), 0.0), r"got shape \(2, 2\)"),
-        (
-            "range: power",
-            lambda: assert_unbiased(torch.zeros(9), 0.0, power=1.5),
-            r"within \(0, 1\), got 1.5",
-        ),
-        (
-            "range: rounding",
-            lambda: assert_unbiased(torch.full((9,), 1e6), 1e6),
-            "this is rounding, so draw in float64",
-        ),
-        ("type: draws", lambda: assert_unbiased([0.0, 1.0], 0.0), r"must be a tensor \[n\], got"),
     ),
 ]

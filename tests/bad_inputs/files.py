@@ -5,21 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from safetensors.torch import load_file, save_file
 
 from guides import VaDEGuide
 from inference import Checkpoints, SVIRunner, export_predictions
-from inference.callbacks import Draw, JSONLines, TensorBoard
+from inference.callbacks import Draw, JSONLines
 from inference.checkpoints.periodic import CheckpointWarning
 from inference.figures import save_figures
 from ppl_models import MFCVAE, GaussianMixture, SharedMLP
@@ -96,12 +93,6 @@ def with_digests(damage: Callable[[Path], Any]) -> Callable[[Path], None]:
     return consistent
 
 
-def tensorboard(folder: Any) -> TensorBoard:
-    """As built where its package is not there, too."""
-    with patch.dict(sys.modules, {"torch.utils.tensorboard": SimpleNamespace(SummaryWriter=None)}):
-        return TensorBoard(folder)
-
-
 # What takes a path first.
 PATHS: dict[str, Callable[[Any], Any]] = {
     "Checkpoints": Checkpoints,
@@ -109,7 +100,6 @@ PATHS: dict[str, Callable[[Any], Any]] = {
     "JSONLines": JSONLines,
     "SVIRunner.load": SVIRunner.load,
     "SVIRunner.save": lambda path: runner().save(path),
-    "TensorBoard": tensorboard,
     "export_predictions": lambda path: export_predictions(runner().guide, path, X),
     "save_figures": lambda path: save_figures(path, runner().guide, X),
 }

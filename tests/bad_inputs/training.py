@@ -49,7 +49,7 @@ from inference import (
     standard_normal_priors,
     warm_start,
 )
-from inference.callbacks import Draw, Evaluate, FitMixtures, JSONLines, ReduceOnPlateau, StopEarly
+from inference.callbacks import Draw, Evaluate, JSONLines, ReduceOnPlateau, StopEarly
 from inference.evaluation.identifiability import (
     KeepIdentifiable,
     coinciding_components,
@@ -68,7 +68,6 @@ from ppl_models import (
     StandardNormal,
     VaDE,
 )
-from tests.bad_inputs.files import tensorboard
 from tests.bad_inputs.models import mixture, neighborly
 from tests.bad_inputs.shared import (
     COUNT,
@@ -297,21 +296,6 @@ RUNS = [
         ),
         ("type: measure", lambda: Evaluate("acc"), "measure must be a function that is called"),
     ),
-    *of(
-        "FitMixtures",
-        ("range: epoch", lambda: FitMixtures(X, 0), f"epoch {COUNT}, got 0"),
-        (
-            "unknown: facet",
-            lambda: fit(callbacks=[FitMixtures(X, 9, ["hue"])]),
-            "unknown facet 'hue'",
-        ),
-        (
-            "shape: few rows",
-            lambda: fit(callbacks=[FitMixtures(X[:2], 9)]),
-            "2 rows are too few to fit the 3 comp",
-        ),
-        ("nan: x", lambda: fit(callbacks=[FitMixtures(holed(NAN), 9)]), "1 values that are NaN or"),
-    ),
     Row(
         "JSONLines",
         "file: a folder",
@@ -342,12 +326,6 @@ RUNS = [
         ("type: measure", lambda: StopEarly(3), "measure must be a name in the record, such as"),
         ("range: patience", lambda: StopEarly(patience=0), f"patience {COUNT}, got 0"),
         ("type: threshold", lambda: StopEarly(threshold="a"), "threshold must be a number, got"),
-    ),
-    Row(
-        "TensorBoard",
-        "file: no folder",
-        lambda run: fit(callbacks=[tensorboard(run / "notes.txt")]),
-        "notes.txt is a file, but a folder for events is needed",
     ),
     *of(
         "ReduceOnPlateau",

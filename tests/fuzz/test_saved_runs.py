@@ -22,7 +22,7 @@ import torch
 
 from guides import VaDEGuide
 from inference import Checkpoints, Guard, SVIRunner, WarmUp
-from inference.callbacks import Evaluate, FitMixtures, ReduceOnPlateau, StopEarly
+from inference.callbacks import Evaluate, ReduceOnPlateau, StopEarly
 from inference.checkpoints.periodic import CheckpointWarning
 from inference.randomness import seeded
 from ppl_models import MFCVAE, Bernoulli, GaussianMixture, MLPLadder
@@ -45,7 +45,6 @@ def runner() -> SVIRunner:
 def fit(folder: Path, resume: bool, epochs: int) -> SVIRunner:
     callbacks = [
         Evaluate(lambda run: {"one": 1.0}),
-        FitMixtures(X, 2, restarts=1),
         StopEarly("elbo", 5),
         ReduceOnPlateau(0.5, 1),
     ]

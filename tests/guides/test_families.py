@@ -25,7 +25,6 @@ from guides import (
     VaDEGuide,
 )
 from inference import SVIRunner, autoencoder_start, data_dependent_start, elbo
-from inference.diagnostics import gauss_hermite
 from ppl_models import (
     IVAE,
     MFCVAE,
@@ -37,6 +36,7 @@ from ppl_models import (
     VaDE,
     VampPrior,
 )
+from tests.draws_of import gauss_hermite
 
 FAMILIES = [Diagonal(), FullCovariance(), InverseAutoregressive()]
 named = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: type(family).__name__)

@@ -21,7 +21,7 @@ from guides import (
     VaDEGuide,
 )
 from inference import data_dependent_start
-from inference.diagnostics import exact_objective
+from inference.evaluation import exact_objective
 from ppl_models import (
     CVAE,
     IVAE,

@@ -49,7 +49,7 @@ from inference import (
     standard_normal_priors,
     warm_start,
 )
-from inference.callbacks import FitMixtures, StopEarly
+from inference.callbacks import StopEarly
 from inference.checkpoints.periodic import CheckpointWarning
 from ppl_models import MFCVAE, MLVAE, GaussianMixture, Normal, SharedMLP
 from tests.drawing import Injected, failing_layers
@@ -136,7 +136,6 @@ TRAINING: dict[str, Callable[[], Prepared]] = {
     "fit guarded": lambda: fit(guard=Guard("skip")),
     "fit with a schedule": lambda: fit(schedule=WarmUp(2)),
     "fit a loader": loaded,
-    "FitMixtures": lambda: fit([FitMixtures(X, 1)]),
     "fit_together": together,
     "autoencoder_start": of_guide(
         lambda own: autoencoder_start(own, X, 1, batch_size=8, progress=False)

@@ -10,9 +10,7 @@ import pytest
 from sklearn.cross_decomposition import CCA
 
 from inference.metrics import (
-    ClassifierScores,
     HeldOutCorrelation,
-    classifier_scores,
     cluster_accuracy,
     cluster_map,
     clustering_scores,
@@ -120,11 +118,6 @@ def test_labels_may_be_strings() -> None:
 def test_labels_that_lack_some_are_refused(labels: Any) -> None:
     with pytest.raises(ValueError, match="labels hold NaN, infinity or missing entries"):
         clustering_scores(labels, [0, 0, 1])
-
-
-def test_of_a_single_class_nothing_is_unknown() -> None:
-    z = np.random.default_rng(0).normal(size=(20, 2))
-    assert classifier_scores(z, [3] * 20, [(z, [3] * 20)]) == [ClassifierScores(1.0, 0.0)]
 
 
 def test_correlation_of_noise_is_small() -> None:

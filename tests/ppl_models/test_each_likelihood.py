@@ -14,13 +14,14 @@ import numpy as np
 import pyro
 import pytest
 import torch
+from elbocheck import importance_weighted_bounds
 from scipy import stats
 from scipy.special import expit, log_softmax
 from torch import nn
 
 from guides import VaDEGuide
 from inference import elbo
-from inference.diagnostics import importance_weighted_bounds, log_importance_weights
+from inference.evaluation import log_importance_weights
 from ppl_models import (
     MFCVAE,
     Bernoulli,

@@ -23,7 +23,7 @@ from torch.distributions import Normal as TorchNormal
 
 from guides import AmortizedGuide, VaDEGuide
 from inference import Loss, cold_start, fit_mixtures
-from inference.diagnostics import exact_objective, loss_draws
+from inference.evaluation import exact_objective
 from inference.training.recording import record
 from ppl_models import (
     MFCVAE,
@@ -49,6 +49,7 @@ from ppl_models.distributions import (
     LogitContinuousBernoulli,
     mark_enumerated,
 )
+from tests.draws_of import loss_draws
 
 
 @pytest.fixture(autouse=True)

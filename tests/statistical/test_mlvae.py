@@ -15,12 +15,12 @@ from torch.distributions import Normal as TorchNormal
 
 from guides import Evidence, GroupedGuide, MixtureOfNormals, ProductOfNormals
 from inference import GuideEnum_ELBO, Loss
-from inference.diagnostics import assert_unbiased, gradient_moments, loss_draws
 from ppl_models import MLP, MLVAE, Normal
 from ppl_models.annealing import ScaleSites
 from ppl_models.distributions import DiagonalNormal
 from ppl_models.given.labels import group_sizes
-from tests.statistical.test_estimators import CHUNK, SEED
+from tests.draws_of import assert_unbiased, gradient_moments, loss_draws
+from tests.statistical.test_estimators import SEED
 
 pytestmark = pytest.mark.slow(10)
 
@@ -102,7 +102,7 @@ def test_expected_loss_is_eq_5(evidence: Evidence, content: str, num_samples: in
 def test_expected_gradient_is_that_of_eq_5(evidence: Evidence, content: str) -> None:
     """Every entry of the mean gradient within six of its standard errors of the exact one."""
     guide = build(evidence, content)
-    moments = gradient_moments(Loss(guide.model, guide), X, 20_000, SEED, CHUNK, group=GROUP)
+    moments = gradient_moments(Loss(guide.model, guide), X, 20_000, SEED, group=GROUP)
     parameters = dict(guide.named_parameters())
     names = [name.removeprefix("guide.") for name in moments.mean]
     exact = torch.autograd.grad(exact_loss(guide), [parameters[name] for name in names])

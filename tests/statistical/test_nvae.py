@@ -15,9 +15,9 @@ from torch.distributions import Normal as TorchNormal
 
 from guides import ClassifierGuide
 from inference import GuideEnum_ELBO, Loss, MeanFieldEnum_ELBO
-from inference.diagnostics import assert_unbiased, gradient_moments, loss_draws
 from ppl_models import MLP, NVAE, Normal
-from tests.statistical.test_estimators import CHUNK, SEED
+from tests.draws_of import assert_unbiased, gradient_moments, loss_draws
+from tests.statistical.test_estimators import SEED
 
 pytestmark = pytest.mark.slow(15)
 
@@ -107,7 +107,7 @@ def test_value_and_gradient(alpha: float | None, kind: type, num_samples: int, l
         assert_unbiased(draws, exact.item() + 0.04, detectable=0.02)
     names = [name for name, p in loss.named_parameters() if p.requires_grad]
     wanted = torch.autograd.grad(exact, [dict(loss.named_parameters())[name] for name in names])
-    moments = gradient_moments(loss, X, 20_000, SEED, CHUNK, **given)
+    moments = gradient_moments(loss, X, 20_000, SEED, **given)
     for name, gradient in zip(names, wanted, strict=True):
         error = (moments.variance[name] / moments.num_draws).sqrt() + 1e-9
         assert ((moments.mean[name] - gradient).abs() < 5.5 * error).all(), name

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from inference.diagnostics import gauss_hermite
 from ppl_models import GaussianMixture
+from tests.draws_of import gauss_hermite
 
 pytestmark = pytest.mark.slow(5)
 

@@ -1,25 +1,19 @@
-"""Importance weights against log p(x) by quadrature, and tails against a case whose shape is
-known.
-"""
+"""Importance weights against log p(x) by quadrature."""
 
 from __future__ import annotations
 
 import math
 import os
 
-import numpy as np
 import pytest
 import torch
+from elbocheck import importance_weighted_bounds
 
 from guides import AmortizedGuide, FacetGuide, MarginalGuide, VaDEGuide
 from inference import elbo
-from inference.diagnostics import (
-    gauss_hermite,
-    importance_weighted_bounds,
-    log_importance_weights,
-    pareto_k,
-)
+from inference.evaluation import log_importance_weights
 from ppl_models import GaussianMixture, SharedMLP, VaDE
+from tests.draws_of import gauss_hermite
 
 pytestmark = pytest.mark.slow(10)
 
@@ -68,27 +62,3 @@ def test_bounds_rise_from_the_elbo_to_the_evidence() -> None:
     assert abs(bounds[1] - mean) < 5 * math.hypot(error, own_error)
     evidence = float((log_weights.logsumexp(0) - math.log(4000)).mean())
     assert bounds[4000] == pytest.approx(evidence)
-
-
-def test_tails_have_their_known_shape() -> None:
-    """Weights u^-k of uniform u are Pareto with shape k, whatever the scale."""
-    uniform = torch.from_numpy(np.random.default_rng(SEED).uniform(size=(20_000, 8)))
-    for k in (0.2, 0.6, 1.2):
-        estimates = pareto_k(-k * uniform.log())
-        # The largest 3 sqrt(n) = 424 draws make the fit: a deviation of about (1 + k) / sqrt(424)
-        # each.
-        assert np.abs(estimates - k).max() < 5 * (1 + k) / math.sqrt(424)
-
-
-def test_weights_beyond_float64_have_no_mean_and_equal_ones_no_tail() -> None:
-    """A draw that outweighs all others had k = 0.05, the best verdict; equal weights were refused,
-    and with them all other data.
-    """
-    noise = torch.randn(1000, generator=torch.Generator().manual_seed(SEED), dtype=torch.float64)
-    one = (3 * noise).index_fill(0, torch.tensor([7]), 1000.0)
-    none = torch.full((1000,), -math.inf, dtype=torch.float64)
-    columns = [one, 5000 * noise, none, torch.full_like(noise, -100.0), noise]
-    k = pareto_k(torch.stack(columns, 1))
-    assert np.isposinf(k[:3]).all()
-    assert k[3] == 0
-    assert k[4] == pareto_k(noise[:, None])[0]  # whatever data are beside it

@@ -23,10 +23,10 @@ from torch import Tensor, nn
 from guides import GumbelSoftmax, LadderGuide, ScoreFunction
 from guides.discrete import Discrete
 from inference import Loss
-from inference.diagnostics import assert_unbiased, gradient_moments, loss_draws
 from ppl_models import VLAC, MLPLadder
 from ppl_models.annealing import ScaleSites
-from tests.statistical.test_estimators import BATCH, CHUNK, draws_needed
+from tests.draws_of import assert_unbiased, gradient_moments, loss_draws
+from tests.statistical.test_estimators import BATCH, draws_needed
 
 pytestmark = pytest.mark.slow(15)
 
@@ -187,7 +187,7 @@ def test_expected_loss_is_eq_9(name: str) -> None:
 def test_expected_gradient_is_that_of_eq_9(name: str) -> None:
     """Every entry of the mean gradient within six of its standard errors of the exact one."""
     guide = build(ScoreFunction("none") if name == "score function" else None)
-    moments = gradient_moments(Loss(guide.model, guide), BATCH, 20_000, SEED, CHUNK)
+    moments = gradient_moments(Loss(guide.model, guide), BATCH, 20_000, SEED)
     parameters = dict(guide.named_parameters())
     names = [n.removeprefix("guide.") for n in moments.mean]
     exact = torch.autograd.grad(exact_loss(parameters, BATCH), [parameters[n] for n in names])

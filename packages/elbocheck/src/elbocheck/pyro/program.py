@@ -124,8 +124,8 @@ class Program(programs.Program):
                     )
                 else:
                     bound = partial(exact_elbo, **self.named)
-                value = bound(self.model, self.guide, *self.inputs, points=number)
-                pairs.append((-float(value.detach()), _gradient_of(-value, held)))
+                found = bound(self.model, self.guide, *self.inputs, points=number)
+                pairs.append((-float(found.detach()), _gradient_of(-found, held)))
         (value, gradient), (coarse, other) = pairs
         apart = {name: np.abs(of - other[name]) for name, of in gradient.items()}
         return Exact(value, gradient, abs(value - coarse), apart)

@@ -18,37 +18,23 @@ from ppl_models.given.checks import MAX_SIZE, check_count
 from ppl_models.given.observed import Observed, as_data
 from ppl_models.priors import Mixture
 
-__all__ = ["exact_objective", "gauss_hermite"]
+__all__ = ["exact_objective"]
 
 # Fewer nodes may change an exact loss by so much, relative to 1 nat or its size.
 TOLERANCE = 1e-3
 
 
-def gauss_hermite(
-    num_nodes: int, dim: int, dtype: torch.dtype = torch.float64
-) -> tuple[Tensor, Tensor]:
-    """Nodes ``[M, dim]`` and weights ``[M]`` for integrals over a standard normal, with ``M =
-    num_nodes ** dim``.
+def _gauss_hermite(num_nodes: int, dim: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Nodes ``[M, dim]`` and weights ``[M]`` for a standard normal, ``M = num_nodes ** dim``.
 
-    Exact for polynomials of degree up to ``2 num_nodes - 1`` in each coordinate.
-
-    :raises ValueError: if a number is below 1, or the grid has too many nodes to sum over.
-
-    Example:
-        >>> from inference.diagnostics import gauss_hermite
-        >>> nodes, weights = gauss_hermite(5, dim=2)
-        >>> nodes.shape, weights.shape
-        (torch.Size([25, 2]), torch.Size([25]))
-        >>> round(float(weights @ nodes[:, 0] ** 4), 6)  # the fourth moment of a standard normal
-        3.0
+    :raises ValueError: if there are too many to sum over.
     """
-    count = check_count("dim", dim) * math.log(check_count("num_nodes", num_nodes))
-    if count > math.log(MAX_SIZE):
+    if dim * math.log(num_nodes) > math.log(MAX_SIZE):
         raise ValueError(f"{num_nodes} ** {dim} nodes are too many: at most {MAX_SIZE} in all")
-    nodes, weights = map(torch.as_tensor, roots_hermitenorm(num_nodes))
-    grid = torch.cartesian_prod(*[nodes.to(dtype)] * dim).reshape(-1, dim)
-    log_weights = (weights / weights.sum()).log().to(dtype)  # the outermost of many may be -inf
-    return grid, torch.cartesian_prod(*[log_weights] * dim).reshape(-1, dim).sum(-1).exp()
+    nodes, weights = (torch.as_tensor(each).to(like) for each in roots_hermitenorm(num_nodes))
+    grid = torch.cartesian_prod(*[nodes] * dim).reshape(-1, dim)
+    shares = torch.cartesian_prod(*[weights / weights.sum()] * dim).reshape(-1, dim)
+    return grid, shares.log().sum(-1).exp()
 
 
 def exact_objective(model: FacetModel, guide: FacetGuide, x: Tensor, num_nodes: int = 30) -> Tensor:
@@ -76,7 +62,7 @@ def exact_objective(model: FacetModel, guide: FacetGuide, x: Tensor, num_nodes: 
     Example:
         >>> import torch
         >>> from guides import VaDEGuide
-        >>> from inference.diagnostics import exact_objective
+        >>> from inference.evaluation import exact_objective
         >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
         >>> prior = GaussianMixture(2, 1, scale=1.0)
         >>> network = SharedMLP((8,), activation="tanh")
@@ -109,7 +95,7 @@ def exact_objective(model: FacetModel, guide: FacetGuide, x: Tensor, num_nodes: 
             f"the quadrature has not converged: the loss of {float(loss.detach()):.6g} nats per "
             f"datum with num_nodes={num_nodes} is {float(coarse):.6g} with {fewer}: take more "
             "nodes (narrow components need hundreds) and a smooth activation, or compare with "
-            "draws of an estimator that is known to be right (loss_draws)"
+            "draws of an estimator that is known to be right"
         )
     return loss
 
@@ -149,9 +135,7 @@ def _kl_of_responsibilities(
     # If clusters are summed out for each draw, one draw is enough.
     shares = isinstance(prior, Mixture) and not guide.options.get("marginal")
     draws = guide.num_samples if shares else 1
-    nodes, node_weights = (
-        t.to(head.device) for t in gauss_hermite(num_nodes, draws * prior.dim, head.dtype)
-    )
+    nodes, node_weights = _gauss_hermite(num_nodes, draws * prior.dim, head)
     z = q.from_noise(nodes.view(-1, draws, 1, prior.dim).expand(-1, -1, *head.shape[:-1], -1))
     log_p = prior.log_joint(z).mean(1).logsumexp(-1)  # Eq. 58 at its optimal q(c given x)
     log_q = q.log_prob(z).mean(1)  # [M, L, B] -> [M, B]
@@ -163,9 +147,7 @@ def _kl_of_given_clusters(
 ) -> Tensor:
     """One facet's KL if a network gives q(c given x): ``[B]``."""
     branch_probs, q = _branches(guide, name, head)
-    nodes, node_weights = (
-        t.to(head.device) for t in gauss_hermite(num_nodes, prior.dim, head.dtype)
-    )
+    nodes, node_weights = _gauss_hermite(num_nodes, prior.dim, head)
     z = _at(q, nodes)  # [M, R, B, d]
     log_weights = prior.component().log_probs
     log_p_z = torch.einsum(
@@ -211,9 +193,7 @@ def _expected_log_likelihood(
     z, weight = {}, torch.ones((), dtype=x.dtype, device=x.device)
     for j, (name, head) in enumerate(heads.items()):
         probs, q = _branches(guide, name, head)
-        nodes, node_weights = (
-            t.to(x.device) for t in gauss_hermite(num_nodes, q.event_shape[0], x.dtype)
-        )
+        nodes, node_weights = _gauss_hermite(num_nodes, q.event_shape[0], x)
         grid = _at(q, nodes).flatten(0, 1)  # [M R, B, d]
         axis = (1,) * j + (len(grid),) + (1,) * (len(heads) - 1 - j)
         z[name] = grid.view(*axis, *grid.shape[1:])
