@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import torch
+from pyro.distributions import Delta
 from pyro.distributions.util import scale_and_mask
 from pyro.poutine import Trace
 from torch import Tensor
@@ -86,7 +88,7 @@ def _kl(name: str, guide_site: dict, model_site: dict) -> Tensor:
     q, p = guide_site["fn"], model_site["fn"]
     if not (q.has_rsample or "_enumerate_dim" in guide_site["infer"]):
         raise NotImplementedError(f"guide site {name!r} has no reparameterized draw")
-    try:
-        return scale_and_mask(kl_divergence(q, p), guide_site["scale"], guide_site["mask"])
-    except NotImplementedError:
-        return guide_site["log_prob"] - model_site["log_prob"]
+    with suppress(NotImplementedError):
+        if not isinstance(getattr(q, "base_dist", q), Delta):  # whose own density Pyro leaves out
+            return scale_and_mask(kl_divergence(q, p), guide_site["scale"], guide_site["mask"])
+    return guide_site["log_prob"] - model_site["log_prob"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from typing import Any
 
 import torch
@@ -12,6 +12,9 @@ from torch import Tensor
 from inference.objectives.direct import Direct_ELBO, site_densities
 
 __all__ = ["ScoreFunction_ELBO"]
+
+# Plates and log-densities of sites.
+Terms = dict[str, tuple[str | None, Tensor]]
 
 
 class ScoreFunction_ELBO(Direct_ELBO):
@@ -46,12 +49,12 @@ class ScoreFunction_ELBO(Direct_ELBO):
 
     def estimate(self, model_trace: Trace, guide_trace: Trace) -> Tensor:
         log_p, log_q = _by_datum(model_trace), _by_datum(guide_trace)
-        elbo = (_sum(log_p, log_p) - _sum(log_q, log_q)).sum()
+        elbo = _sum(log_p, log_p) - _sum(log_q, log_q)
         surrogate = elbo.new_zeros(())
         for name, site in site_densities(guide_trace):
             if not site["fn"].has_rsample:
                 seen = {name} | set(site["infer"].get("downstream", log_p | log_q))
-                cost = _sum(log_q, seen) - _sum(log_p, seen)
+                cost = _sum(log_q, seen, _plate(site)) - _sum(log_p, seen, _plate(site))
                 surrogate = surrogate - _score(site, cost.detach())
         # The surrogate adds its gradient and does not change the value.
         return elbo + surrogate - surrogate.detach()
@@ -66,14 +69,23 @@ def _score(site: dict[str, Any], cost: Tensor) -> Tensor:
     return (log_q * (cost - guess.detach())).sum() + infer["cost_baseline"].loss(guess, cost)
 
 
-def _sum(terms: Mapping[str, Tensor], names: Container[str]) -> Tensor:
-    """Sum of the terms with these names: ``[B]``."""
-    return torch.stack([terms[name] for name in terms if name in names]).sum(0)
+def _sum(terms: Terms, names: Container[str], plate: str | None = None) -> Tensor:
+    """Sum of the terms with these names: a scalar, or of each datum, ``[B]``, of a plate, to each
+    of which all terms that are in no plate or in another count.
+    """
+    chosen = (terms[name] for name in terms if name in names)
+    parts = [each if plate and own == plate else each.sum() for own, each in chosen]
+    return torch.stack(torch.broadcast_tensors(*parts)).sum(0)
 
 
-def _by_datum(trace: Trace) -> dict[str, Tensor]:
-    """Each site's weighted log-density, summed over draws (each counts 1 / L): ``[B]``."""
+def _by_datum(trace: Trace) -> Terms:
+    """Each site's plate and weighted log-density, summed over draws (each counts 1 / L)."""
     return {
-        name: site["log_prob"].sum_to_size(site["log_prob"].shape[-1:])
+        name: (_plate(site), site["log_prob"].sum_to_size(site["log_prob"].shape[-1:]))
         for name, site in site_densities(trace)
     }
+
+
+def _plate(site: dict[str, Any]) -> str | None:
+    """The plate of the data, if the site is in it."""
+    return next((f.name for f in site["cond_indep_stack"] if f.dim == -1), None)
