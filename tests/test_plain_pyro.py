@@ -18,7 +18,6 @@ from pyro.optim import Adam, ClippedAdam, ExponentialLR, PyroOptim
 
 from guides import FacetGuide, MarginalGuide, SimilarContentGuide, VaDEGuide
 from inference import Checkpoints, GuideEnum_ELBO, Loss, SVIRunner
-from lab.benchmarks.plain_svi import moved
 from ppl_models import (
     MFCVAE,
     MLVAE,
@@ -57,6 +56,13 @@ def start(build: Callable[[], FacetGuide]) -> tuple[FacetGuide, torch.Tensor, di
     guide = build()
     x = (255 * torch.rand(N, *guide.model.x_shape)).round() / 255
     return guide, x, given(guide, N)
+
+
+def moved(guide: FacetGuide, train: Callable[[], Any]) -> set[str]:
+    """Which parameters a training changes."""
+    before = {name: p.detach().clone() for name, p in guide.named_parameters()}
+    train()
+    return {name for name, p in guide.named_parameters() if not torch.equal(p, before[name])}
 
 
 @pytest.mark.parametrize(("build", "name"), CASES)

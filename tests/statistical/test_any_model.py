@@ -1,6 +1,5 @@
 """Our objectives on programs that are not ours: positive latents of an autoguide, and a discrete
-latent of all data beside a plate. Detected are 0.2 nats and a fifth of the gradient, half of it where
-it is scored.
+latent of all data beside a plate.
 """
 
 from __future__ import annotations

@@ -192,6 +192,7 @@ def test_ranks_of_ties_and_of_mirrored_posteriors() -> None:
 
 def test_tails_are_those_of_pareto_draws() -> None:
     """Weights u^-k of uniform u are Pareto with shape k, whatever the scale."""
+    pytest.importorskip("arviz_stats", reason="needs elbocheck[psis]")
     uniform = RNG(0).random((20_000, 8))
     for k in (0.2, 0.6, 1.2):
         # The largest 3 sqrt(n) = 424 draws make the fit: a deviation of about (1 + k) / sqrt(424)
@@ -203,6 +204,7 @@ def test_weights_beyond_float64_have_no_mean_and_equal_ones_no_tail() -> None:
     """A draw that outweighs all others had k = 0.05, the best verdict; equal weights were refused,
     and with them all other data.
     """
+    pytest.importorskip("arviz_stats", reason="needs elbocheck[psis]")
     noise = RNG(0).standard_normal(1000)
     one = np.where(np.arange(1000) == 7, 1000.0, 3 * noise)
     k = pareto_k(np.stack([one, 5000 * noise, np.full(1000, -math.inf), noise * 0 - 100, noise], 1))

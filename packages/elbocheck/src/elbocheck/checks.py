@@ -276,24 +276,31 @@ class _Check:
         return self.started + part * self.test.max_seconds
 
     def report(self) -> Report:
-        test, most = self.test, self.test.max_draws
+        test, most, late = self.test, self.test.max_draws, (1 - EARLY) * self.test.level
         self._extend(min(PILOT, most))
         report = self._report(EARLY * test.level)
         if report.biased:
             return report
-        standard = reach((1 - EARLY) * test.level, len(self.columns), test.power)
+        standard = reach(late, len(self.columns), test.power)
         for _ in range(ROUNDS):
-            wanted = self._needed(standard)
-            wanted = ENOUGH if math.isinf(wanted) else RESERVE * wanted
-            count = math.ceil(min(wanted, most))
+            count = min(math.ceil(self._wanted(late, standard)), most)
             if count <= self.own.count or time.perf_counter() >= self.deadline():
                 break
             self._extend(count)
-        report = self._report((1 - EARLY) * test.level)
+        report = self._report(late)
         if any(comparison.doubtful for comparison in report.comparisons):
             self._extend(min(ENOUGH, most))
-            report = self._report((1 - EARLY) * test.level)
+            report = self._report(late)
         return replace(report, level=test.level, advice=self._advice(report, standard))
+
+    def _wanted(self, level: float, standard: float) -> float:
+        """How many draws it takes, as far as these tell, whatever their means."""
+        count = self._needed(standard)
+        if math.isinf(count):
+            return ENOUGH
+        # The limits are wider than a normal's, by the draws' own tails.
+        wide = [c.detectable(self.test.power) / c.allowed for c in self._report(level).comparisons]
+        return RESERVE * max(count, self.own.count * max(wide) ** 2 if max(wide) > 1 else 0)
 
     def _extend(self, count: int) -> None:
         self.own.extend(count, self.deadline())
