@@ -55,7 +55,7 @@ def test_the_level_holds_for_skewed_draws(name: str) -> None:
     plain z-test calls 25 and 23 of the first two.
     """
     draw, mean, bias = SKEWED[name]
-    options = {"bias": bias, "level": 1e-2, "max_draws": 4000}
+    options = {"bias": bias, "level": 1e-2, "max_draws": 3000}
     found = Counter(check(Values(draw), mean, seed=s, **options).verdict for s in range(1000))
     assert found["biased"] <= 20, found
     assert name != "normal" or found["unbiased"] > 970

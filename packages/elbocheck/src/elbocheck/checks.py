@@ -288,18 +288,15 @@ class _Check:
                 break
             self._extend(count)
         report = self._report(late)
-        if any(comparison.doubtful for comparison in report.comparisons):
-            self._extend(min(ENOUGH, most))
-            report = self._report(late)
         return replace(report, level=test.level, advice=self._advice(report, standard))
 
     def _wanted(self, level: float, standard: float) -> float:
         """How many draws it takes, as far as these tell, whatever their means."""
-        count = self._needed(standard)
-        if math.isinf(count):
+        count, comparisons = self._needed(standard), self._report(level).comparisons
+        if math.isinf(count) or any(comparison.doubtful for comparison in comparisons):
             return ENOUGH
         # The limits are wider than a normal's, by the draws' own tails.
-        wide = [c.detectable(self.test.power) / c.allowed for c in self._report(level).comparisons]
+        wide = [c.detectable(self.test.power) / c.allowed for c in comparisons]
         return RESERVE * max(count, self.own.count * max(wide) ** 2 if max(wide) > 1 else 0)
 
     def _extend(self, count: int) -> None:
@@ -309,10 +306,9 @@ class _Check:
                 self.truth.keep(self._named(self.truth.next(count - self.truth.count)))
 
     def _moments(self) -> tuple[Moments, Moments]:
-        own = Moments.of(self.own.table, self.own.epsilon)
         if self.truth is None:
-            return own, Moments.exact(self.mean, self.error)
-        return own, Moments.of(self.truth.table, self.truth.epsilon)
+            return self.own.moments(), Moments.exact(self.mean, self.error)
+        return self.own.moments(), self.truth.moments()
 
     def _allowed(self, known: Moments) -> np.ndarray:
         """The biases that are to be found."""

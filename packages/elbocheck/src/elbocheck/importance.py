@@ -88,7 +88,8 @@ def pareto_k(log_weights: Any) -> np.ndarray:
         raise ValueError(f"a tail needs at least 100 draws, got {len(values)}")
     from arviz_stats.base import array_stats
 
-    values = (values - values.max(0)).T
+    with np.errstate(invalid="ignore"):  # of weights that are all 0
+        values = (values - values.max(0)).T
     num_tail = int(min(values.shape[1] / 5, 3 * math.sqrt(values.shape[1])))  # the paper's
     tail = np.sort(values, 1)[:, ::-1][:, :num_tail]  # [N, num_tail], the largest first
     # The fit measures the tail by its lower quartile. ArviZ goes on if that has become 0 by

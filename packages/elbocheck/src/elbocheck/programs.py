@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from elbocheck.comparisons import Moments
+
 # Draws at once, and numbers of their gradients.
 MOST, NUMBERS = 1024, 2**22
 # Of a gradient that names no parameters.
@@ -151,6 +153,7 @@ class Sampler:
         self.count, self.calls = 0, 0
         self.seconds = 0.0
         self.epsilon = 0.0
+        self.known: Moments | None = None
 
     def next(self, most: int) -> Draws:
         """Some draws: few at first, as nobody knows yet how long they take."""
@@ -178,6 +181,12 @@ class Sampler:
         self.names = tuple(draws.values)
         self.rows.append(np.concatenate([each.astype(np.float64) for each in columns], 1))
         self.count += len(self.rows[-1])
+
+    def moments(self) -> Moments:
+        """Of all draws so far."""
+        if self.known is None or self.known.count != self.count:
+            self.known = Moments.of(self.table, self.epsilon)
+        return self.known
 
     @property
     def table(self) -> np.ndarray:
