@@ -105,12 +105,10 @@ class DataParallel(SingleProcess):
 
     Each process passes the same arguments to ``fit``: all data (or a loader of all data), parts and
     seed. Rows (or groups) of a batch are assigned to the processes in turn; of a loader, a process
-    reads its own rows alone where that can be done (``LoaderSource``).
-    Each process's objective is the mean over its own rows. The objectives are weighted so that,
-    with the same draws, the mean of their gradients over processes is the gradient of the whole
-    batch. Whatever an objective computes from several rows at once, it computes from each part's
-    rows: batch normalization is over a part, and so are the pairs of
-    :class:`~guides.SimilarContentGuide`.
+    reads its own rows alone where that can be done (``LoaderSource``). With the same draws, the
+    mean of the processes' weighted gradients is the gradient of the whole batch. Whatever an
+    objective computes from several rows at once (batch normalization, the pairs of
+    :class:`~guides.SimilarContentGuide`), it computes from each part's rows.
 
     Only the Fabric's processes and their communication are used; precision is the runner's.
     Gradients are added in a fixed order, however often a run is stopped.

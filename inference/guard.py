@@ -17,12 +17,11 @@ ACTIONS = ("stop", "skip", "halve")
 class Guard(Options):
     """Checks every step before it is taken, without reading anything back to the host.
 
-    A step whose objective or gradient is not finite is not taken: parameters, optimizer moments and
-    running statistics stay as they were. What follows depends on ``action``: ``"stop"`` takes no
-    further step, and ``fit`` raises at the next logging interval; ``"skip"`` continues with the
-    next batch; ``"halve"`` also halves the learning rate at the logging interval. Records hold the
-    number of such steps as ``skipped``. Where logging intervals had no other steps, and ten or more
-    in a row, ``fit`` raises whatever the action.
+    A step whose objective or gradient is not finite is not taken: parameters, moments and running
+    statistics stay as they were. What follows depends on ``action``: ``"stop"`` takes no further
+    step, and ``fit`` raises at the next logging interval; ``"skip"`` continues with the next batch;
+    ``"halve"`` also halves the learning rate at the logging interval. Records hold the number of
+    such steps as ``skipped``; after ten or more in a row without another ``fit`` raises anyway.
 
     :param action: ``"stop"``, ``"skip"`` or ``"halve"``.
     :param max_norm: gradients with a larger norm, over all parameters, are scaled down to it; by

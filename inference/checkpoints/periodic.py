@@ -39,13 +39,11 @@ class Checkpoints:
     """Write the state of a run at intervals, and resume from it.
 
     A checkpoint belongs to one call of ``fit``, which is resumed by the same call: same parts,
-    data, sizes, seed and settings of callbacks. Of a loader's data only the first batch is
-    compared, and of a memory-mapped file of more than 4 GiB evenly spread rows. It restores
-    parameters, optimizer, history, random streams, the position within the pass over the data, and
-    callbacks that have a state (see :mod:`inference.callbacks`).
-    On the CPU the resumed run ends with bit-identical results. SIGTERM and SIGINT (Ctrl-C) write a
-    checkpoint after the current step and end the process. A second signal has its usual effect at
-    once: Ctrl-C raises ``KeyboardInterrupt``, which leaves a notebook's kernel running.
+    data, sizes, seed and settings of callbacks. (Of a loader only the first batch is compared, and
+    of a mapped file of more than 4 GiB evenly spread rows.) Callbacks that have a state go on from
+    theirs (see :mod:`inference.callbacks`), and on the CPU the run ends with the same bits.
+    SIGTERM and SIGINT (Ctrl-C) write a checkpoint after the current step and end the process; a
+    second signal has its usual effect at once.
 
     :param folder: for the checkpoints ``step-N``; created if missing.
     :param epochs: passes between checkpoints, or ``None``; the end of the call writes one as well.

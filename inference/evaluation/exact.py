@@ -41,14 +41,12 @@ def exact_objective(model: FacetModel, guide: FacetGuide, x: Tensor, num_nodes: 
     """The expected loss of ``guide`` on ``x``, in nats per datum, by quadrature over z and
     enumeration over c.
 
-    It uses the model's current weights (MFCVAE, Eq. 58 and 89). For a guide that relaxes its
-    clusters it is the loss with exact clusters. The cost grows as ``num_nodes`` to the power of all
-    latent dimensions together, and for responsibilities shared by L draws to the power of L times a
-    facet's: this is for tests on small models. The value is differentiable, which gives exact
-    gradients. Use smooth activations (``"tanh"``, ``"elu"``): quadrature converges slowly at the
-    kinks of ReLU, and its gradients are then wrong in the second digit. It also does between narrow
-    components: with scales of 0.3 and a posterior of scale 1 it takes a hundred nodes or more, and
-    with the default 0.1 many hundreds.
+    For a guide that relaxes its clusters it is the loss with exact clusters (MFCVAE, Eq. 58 and
+    89). The cost grows as ``num_nodes`` to the power of all latent dimensions together, and for
+    responsibilities shared by L draws of L times a facet's: this is for tests on small models. The
+    value can be differentiated. Use smooth activations (``"tanh"``, ``"elu"``), as quadrature
+    converges slowly at the kinks of ReLU; so it does between narrow components: with scales of 0.3
+    and a posterior of scale 1 it takes a hundred nodes, with the default 0.1 many hundreds.
 
     :param x: ``[B, *x_shape]`` in the model's dtype; use float64.
     :param num_nodes: a dimension. With three quarters of them the value must be the same to

@@ -31,9 +31,8 @@ class ScoreFunction_ELBO(Direct_ELBO):
     trained by its ``loss``. The value is the plain ELBO of the draw. (The key ``"baseline"`` is
     what Pyro's ``TraceGraph_ELBO`` reads, in another form.)
 
-    Pyro's ``Trace_ELBO`` has the same expectation without baselines. Its ``TraceGraph_ELBO`` has
-    baselines too, but keeps their state in the global parameter store and reads the loss back to
-    the host in every step.
+    Pyro's ``Trace_ELBO`` has the same expectation without baselines; its ``TraceGraph_ELBO`` keeps
+    their state in the global store and reads the loss back to the host in every step.
 
     Example:
         >>> import torch

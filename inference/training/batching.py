@@ -79,11 +79,10 @@ class Groups(Batching):
     """Batches of groups: as many groups each as have ``batch_size`` rows on average (ML-VAE, Eq.
     5).
 
-    Every batch has the same number of groups, and its number of rows varies; so the mean over
-    batches of their groups' mean is the mean over all groups. A group of more than ``max_members``
-    is split at random in every pass into parts of at most that size, each of which counts as a
-    group. The evidence of the members is then combined only within a part, and the objective is
-    biased (supplement, section 6).
+    Every batch has the same number of groups, so that the mean over batches of their groups' mean
+    is the mean over all groups. A group of more than ``max_members`` is split at random in every
+    pass into parts, each of which counts as a group: evidence is then combined within a part alone,
+    and the objective is biased (supplement, section 6).
 
     :param max_members: most rows of a group; by default groups stay whole, and a very large one may
         fill the memory.

@@ -108,19 +108,16 @@ class LoaderSource(DataSource):
     inputs that the model needs.
 
     What it can do without, such as labels of some rows, is given in mappings alone, by name; their
-    other names are refused. What follows in a tuple, such as the labels of a data set, is ignored.
-    All batches give the same names.
+    other names are refused, and what follows in a tuple is ignored. All batches give the same
+    names.
 
     What a pass draws (its order, and what a data set draws with torch, NumPy or Python's
     ``random``, in worker processes or without) depends only on the seed and the epoch, so that a
     resumed run sees the same batches; earlier batches of the epoch are loaded again and dropped.
-    Generators of the loader and its samplers are set while a batch is fetched, and otherwise
-    unchanged.
 
     Of several processes each reads, besides the first batches (2,048 rows), only its own items of
-    every batch, where items have an index and a batch is a row of each. All read whole batches if
-    these hold groups, of a data set without indices (``IterableDataset``) or without
-    ``batch_sampler``, and if ``collate_fn`` makes more or fewer rows.
+    every batch; or whole batches, if these hold groups or have no indices (``IterableDataset``, no
+    ``batch_sampler``), or if ``collate_fn`` makes more or fewer rows.
 
     :param loader: gives batches of any size; all members of a group must be in one batch.
     :param guide: the guide whose model gets the batches; each batch is validated.

@@ -68,9 +68,8 @@ def warn_of_unknown(part: str) -> None:
 
 
 class Recorder:
-    """Takes steps, or computes parts of them, by recorded programs, one for each shape of a batch.
-
-    A program has fixed which parameters learn and the settings of all parts.
+    """Takes steps, or computes parts of them, by recorded programs, one for each shape of a batch,
+    which have fixed which parameters learn and the settings of all parts.
 
     :param objectives: ``[S]`` or a scalar, as a pure function of parameters and buffers by name,
         the step, and a batch.

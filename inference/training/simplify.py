@@ -1,7 +1,6 @@
 """A recorded program with fewer operations, and the same results.
 
-What does not depend on the program's tensors is computed once; operations that change nothing go,
-and so do repeated ones. No rounding changes.
+What depends on no tensor is computed once; what changes nothing or is repeated goes.
 """
 
 from __future__ import annotations
