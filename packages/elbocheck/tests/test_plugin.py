@@ -25,7 +25,8 @@ def test_another():
 def test_a_session_shares_its_level_and_ends_with_a_table(tmp_path: Path) -> None:
     """Two right estimators pass, a wrong one fails with its report."""
     (tmp_path / "test_suite.py").write_text(SUITE)
-    options = ["-q", "-p", "no:cacheprovider", "-c", "/dev/null", "--elbocheck-level", "3e-4"]
+    options = ["-q", "-p", "no:cacheprovider", "-c", "/dev/null", "-p", "no:dash"]
+    options += ["--elbocheck-level", "3e-4"]
     command = [sys.executable, "-m", "pytest", *options, "test_suite.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert "1 failed, 3 passed" in done.stdout, done.stdout + done.stderr

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from elbocheck.arguments import check_between, check_count, check_positive
-from elbocheck.comparisons import ENOUGH, Comparison, Moments, compared, needed, reach
+from elbocheck.comparisons import ENOUGH, FEWEST, Comparison, Moments, compared
 from elbocheck.programs import (
     GRADIENT,
     Draws,
@@ -30,7 +30,8 @@ PILOT = 128
 EARLY = 0.1
 # Variances are themselves estimated: so many draws more than they ask for.
 RESERVE = 1.1
-ROUNDS = 6
+# Of few draws little is known: at most so many times as many are taken next, so often.
+GROWTH, ROUNDS = 8, 8
 # Directions beside the reference's own, of the whole gradient and of each parameter.
 RANDOM = 4
 
@@ -281,23 +282,31 @@ class _Check:
         report = self._report(EARLY * test.level)
         if report.biased:
             return report
-        standard = reach(late, len(self.columns), test.power)
         for _ in range(ROUNDS):
-            count = min(math.ceil(self._wanted(late, standard)), most)
-            if count <= self.own.count or time.perf_counter() >= self.deadline():
+            wanted = self._wanted(self._report(late))
+            enough = math.isinf(wanted) or min(wanted, most) <= self.own.count
+            if enough or time.perf_counter() > self.deadline():
                 break
-            self._extend(count)
+            self._extend(math.ceil(min(wanted, GROWTH * self.own.count, most)))
         report = self._report(late)
-        return replace(report, level=test.level, advice=self._advice(report, standard))
+        return replace(report, level=test.level, advice=self._advice(report))
 
-    def _wanted(self, level: float, standard: float) -> float:
-        """How many draws it takes, as far as these tell, whatever their means."""
-        count, comparisons = self._needed(standard), self._report(level).comparisons
-        if math.isinf(count) or any(comparison.doubtful for comparison in comparisons):
+    def _wanted(self, report: Report) -> float:
+        """How many draws it takes, as far as these tell, whatever their means; infinite if no
+        number will do, as an error stays that does not fall with it.
+        """
+        if any(comparison.doubtful for comparison in report.comparisons):
             return ENOUGH
-        # The limits are wider than a normal's, by the draws' own tails.
-        wide = [c.detectable(self.test.power) / c.allowed for c in comparisons]
-        return RESERVE * max(count, self.own.count * max(wide) ** 2 if max(wide) > 1 else 0)
+        own, known = self._moments()
+        fixed = known.squared_error if self.truth is None else known.rounding**2
+        stays, wide = np.sqrt(fixed + own.rounding**2), 0.0
+        for comparison, error in zip(report.comparisons, stays):
+            found = comparison.detectable(self.test.power)
+            if error / comparison.error * found > comparison.allowed:
+                return math.inf
+            tails = FEWEST / max(comparison.effective, 1e-9)
+            wide = max(wide, (found / comparison.allowed) ** 2, tails)
+        return RESERVE * wide * self.own.count if wide > 1 else 0
 
     def _extend(self, count: int) -> None:
         self.own.extend(count, self.deadline())
@@ -324,19 +333,10 @@ class _Check:
         seconds = time.perf_counter() - self.started
         return Report(comparisons, self.test.level, self.test.power, seconds)
 
-    def _needed(self, standard: float) -> float:
-        own, known = self._moments()
-        allowed, fixed = self._allowed(known), known.rounding**2
-        if self.truth is None:
-            return needed(own, allowed, fixed + known.squared_error, standard)
-        # Each has half of the squared error.
-        halves = allowed / math.sqrt(2)
-        return max(needed(each, halves, fixed, standard) for each in (own, known))
-
-    def _advice(self, report: Report, standard: float) -> str:
+    def _advice(self, report: Report) -> str:
         if report.verdict != "undecided":
             return ""
-        count = self._needed(standard)
+        count = self._wanted(report)
         if math.isinf(count):
             return (
                 "no number of draws decides: the reference's error or the rounding is too large; "

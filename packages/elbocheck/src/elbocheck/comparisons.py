@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -191,23 +190,3 @@ def compared(
         )
         for name, mean, truth, e, n, third, most, equal in zip(names, *columns)
     )
-
-
-def reach(level: float, count: int, power: float) -> float:
-    """Standard errors of the bias that many draws find with the power, among so many numbers."""
-    return float(norm.isf(level / 2 / count) + norm.isf(1 - power))
-
-
-def needed(own: Moments, allowed: np.ndarray, left: np.ndarray, standard: float) -> float:
-    """Draws after which biases are found; infinite if an error that stays is too large.
-
-    :param left: squared error that does not fall with the number of draws.
-    :param standard: see :func:`reach`.
-    """
-    room = (allowed / standard) ** 2 - left - own.rounding**2
-    if (room <= 0).any():
-        return math.inf
-    # Heavy tails and skewness move the limits outwards; it takes this many to bring them back.
-    tails = FEWEST * np.maximum(own.kurtosis - 1, 0) / 2
-    skewed = (SKEWNESS_RESERVE * own.skewness * standard) ** 2
-    return float(np.maximum(np.maximum(own.variance / room, tails), skewed).max())
