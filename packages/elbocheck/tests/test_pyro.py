@@ -239,9 +239,7 @@ EVERY = {
 
 
 @pytest.mark.parametrize("kind", EVERY)
-@pytest.mark.parametrize(
-    "fault", [{"gradient": -1}, {"loss": -1}, {"loss": 50, "gradient": 50}, {"loss": 1000}]
-)
+@pytest.mark.parametrize("fault", [{"gradient": -1}, {"loss": 50, "gradient": 50}, {"loss": 1000}])
 def test_gross_faults_of_the_path_that_svi_takes_are_found(kind: type, fault: dict) -> None:
     unwarned = {"strict_enumeration_warning": False} if kind is TraceEnum_ELBO else {}
     elbo = changed(kind, **fault, **unwarned)
@@ -467,7 +465,7 @@ def forgotten(x: Tensor) -> None:
 def test_a_guide_s_log_density_is_checked_apart() -> None:
     """A forgotten log-determinant passes every estimator, and its own exact value."""
     assert verdict(conjugate, forgotten, Trace_ELBO(**AVERAGED), REALS).verdict == "unbiased"
-    tested = partial(check_guide, num_draws=2000, bias=0.25)
+    tested = partial(check_guide, num_draws=1200, bias=0.35)
     assert [r.verdict for r in tested(normal, REALS)] == ["unbiased", "unbiased"]
     assert [r.verdict for r in tested(forgotten, REALS)] == ["biased", "biased"]
     gamma = positive(dist.Gamma, 3.0, 2.0)

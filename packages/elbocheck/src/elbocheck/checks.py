@@ -72,13 +72,13 @@ def check(
     optimizer is given.
 
     Compared are each value of a draw; and the gradient along the reference's direction, along its
-    part in each parameter, and along four random directions. A pilot finds gross faults, and gives
-    the number of draws with which a bias of ``bias + relative_bias * |reference|`` of a value, and
-    of ``gradient_bias`` times the norm of the reference's gradient along any of the directions
-    (where that is 0, times the standard deviation of one draw), is found with probability
-    ``power``. The verdict is "biased"; "unbiased" if these biases would have been found; or
-    "undecided" if more time or draws are needed for that, or the draws are too skewed to trust a
-    mean of so many.
+    part in each parameter, and along random directions, at most four. A pilot finds gross faults,
+    and gives the number of draws with which a bias of ``bias + relative_bias * |reference|`` of a
+    value, and of ``gradient_bias`` times the norm of the reference's gradient along any of the
+    directions (where that is 0, times the standard deviation of one draw), is found with
+    probability ``power``. The verdict is "biased"; "unbiased" if these biases would have been
+    found; or "undecided" if more time or draws are needed for that, or the draws are too skewed to
+    trust a mean of so many.
 
     :param program: a :class:`Program`, or a function of a seed that returns a value or ``(value,
         gradient)``.
@@ -194,7 +194,7 @@ def directions(
                 names.append(f"gradient of {name!r}")
                 vectors.append(part)
     generator = np.random.default_rng(seed)
-    for k in range(RANDOM):
+    for k in range(min(RANDOM, len(gradient) - len(names[:1]))):  # of one entry there is no other
         names.append(f"gradient along random direction {k + 1}")
         vectors.append(generator.standard_normal(len(gradient)))
     table = np.stack(vectors)

@@ -103,7 +103,7 @@ class Comparison:
     def __str__(self) -> str:
         return (
             f"{self.name}: estimate {self.estimate:.6g}, reference {self.reference:.6g}, standard "
-            f"error {self.error:.2g}, z = {self.z:.1f} (within {self.lower:.1f} and "
+            f"error {self.error:.2g}, z = {self.z:.4g} (within {self.lower:.1f} and "
             f"{self.upper:.1f}), {self.num_draws:,} draws"
         )
 
