@@ -144,6 +144,17 @@ def test_functions_of_a_seed_and_references_of_every_kind() -> None:
         check(two)
 
 
+def wide(seed: int) -> tuple[float, np.ndarray]:
+    rng = RNG(seed)
+    return float(rng.standard_normal()), 0.05 + rng.standard_normal(400)
+
+
+def test_a_drawn_reference_does_not_favor_its_own_directions() -> None:
+    """With the draws that chose them, all twenty right estimators were called biased."""
+    options = {"bias": 0.5, "gradient_bias": 0.5, "level": 1e-3, "max_draws": 1000}
+    assert all(check(wide, wide, seed=s, **options).verdict != "biased" for s in range(20))
+
+
 def test_gradients_of_arrays() -> None:
     draws = RNG(0).standard_normal((9000, 3)) + np.array([1.0, 0.0, -2.0])
     assert check_gradient(draws, [1.0, 0.0, -2.0]).verdict == "unbiased"

@@ -217,7 +217,6 @@ class _Check:
         self.test, self.started = test, time.perf_counter()
         self.own = Sampler(program, test.seed, wanted)
         self.truth: Sampler | None = None
-        self.drawn: list[Draws] = []
         given = program.reference() if reference is None else as_reference(reference)
         first = self.own.next(1)  # which tells names and sizes of the gradient's parameters
         self.names = tuple(first.values)
@@ -256,9 +255,15 @@ class _Check:
             theirs = self.own.program.parameters
             common = {n: size for n, size in given.parameters.items() if n in theirs}
             self.truth.columns = columns_of(given.parameters, common)
-            rows = np.concatenate([np.asarray(each.gradient) for each in pilot])
-            self._directed(rows[:, self.truth.columns].mean(0, dtype=np.float64), common)
+            parts = [np.asarray(each.gradient, np.float64) for each in pilot]
+            rows = np.concatenate(parts)[:, self.truth.columns]
+            mean = rows.mean(0)
+            self._directed(mean, common)
+            # Without what the draws' noise adds to its norm.
+            squared = max(mean @ mean - rows.var(0).sum() / len(rows), 0.0)
+            self.gradient = mean * math.sqrt(squared / max(mean @ mean, 1e-300))
             self.truth.directions = self.own.directions
+            pilot = []  # what chose the directions would favor its own
         for each in pilot:
             self.truth.keep(self._named(each))
 
@@ -311,7 +316,9 @@ class _Check:
     def _extend(self, count: int) -> None:
         self.own.extend(count, self.deadline())
         if self.truth is not None:
-            while self.truth.count < count and time.perf_counter() < self.deadline():
+            while self.truth.count < count and (
+                time.perf_counter() < self.deadline() or self.truth.count < 2
+            ):
                 self.truth.keep(self._named(self.truth.next(count - self.truth.count)))
 
     def _moments(self) -> tuple[Moments, Moments]:
