@@ -68,8 +68,8 @@ class SVIRunner(Run):
         ``lr=``, such as ``torch.optim.SGD`` or a ``functools.partial`` of one, or one of Pyro's
         optimizers, which has its own rates. One that is not fused reads back to the host in each
         step whether the step was finite.
-    :param compile: how a step is computed: ``"replay"`` records its operations once (a second or
-        so) and replays them without Pyro's handlers, with the same draws and, up to rounding, the
+    :param compile: how a step is computed: ``"replay"`` records its operations once (half a
+        second) and replays them without Pyro's handlers, with the same draws and, up to rounding, the
         same results; ``"xla"`` takes many steps of a small model in one call (seconds to compile,
         needs the extra ``xla``); ``"cuda graph"`` records whole steps on a CUDA device; ``None``
         runs model and guide in every step. By default ``"auto"``: in calls of ``fit`` of 500 steps

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import pyro.distributions as dist
 import torch
+from pyro.distributions.util import broadcast_shape
 from pyro.poutine.util import is_validation_enabled
 from torch import Tensor
 from torch.distributions import constraints, register_kl
@@ -45,7 +46,7 @@ class DiagonalNormal(dist.Independent):
         # Constants are summed over d before the batch enters, which saves passes over [K, B, d].
         constant = scale.log().sum(-1) + 0.5 * math.log(2 * math.pi) * loc.shape[-1]
         log_prob = -0.5 * ((value - loc) * scale.reciprocal()).square().sum(-1) - constant
-        return log_prob.expand(torch.broadcast_shapes(self.batch_shape, value.shape[:-1]))
+        return log_prob.expand(broadcast_shape(self.batch_shape, value.shape[:-1]))
 
     def rsample(self, sample_shape: torch.Size = NO_SHAPE) -> Tensor:
         loc = self.base_dist.loc
@@ -108,7 +109,7 @@ class InPlates(dist.TorchDistribution):
             log_prob = component_log_probs(self.components, shared)
             log_prob = log_prob.reshape(*[1] * (-1 - dim), *log_prob.shape)
         log_prob = log_prob.movedim(-1, -1 - self.plates)
-        return log_prob.expand(torch.broadcast_shapes(self.batch_shape, log_prob.shape))
+        return log_prob.expand(broadcast_shape(self.batch_shape, log_prob.shape))
 
     def sample(self, sample_shape: torch.Size = NO_SHAPE) -> Tensor:
         with torch.no_grad():

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 import pyro.distributions as dist
 import torch
+from pyro.distributions.util import broadcast_shape
 from scipy.linalg import solve_triangular
 from scipy.stats import norm, qmc
 from torch import Tensor, nn
@@ -102,7 +103,7 @@ class AutoregressiveNormal(dist.TorchDistribution):
             _, log_prob, with_gradient = self._drawn
             if with_gradient or not torch.is_grad_enabled():
                 return log_prob
-        shape = torch.broadcast_shapes(value.shape, self.batch_shape + self.event_shape)
+        shape = broadcast_shape(value.shape, self.batch_shape + self.event_shape)
         start, log_scales = self._invert(value.expand(shape))
         return self.base.log_prob(start) - log_scales
 

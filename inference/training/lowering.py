@@ -138,6 +138,10 @@ def _changed(node: Node, result: Any) -> dict[Node, Any]:
 # Operations whose arguments have another form in JAX, and PyTorch's derivatives.
 
 
+def _linear(rows: Array, weight: Array, bias: Array | None) -> Array:
+    return rows @ weight.T if bias is None else rows @ weight.T + bias
+
+
 def _axes(dim: Any) -> Any:
     return tuple(dim) if isinstance(dim, list | tuple) else dim
 
@@ -304,6 +308,7 @@ IN_NUMPY = """
 OPERATIONS: dict[str, Callable[..., Any]] = {
     **{each.partition(":")[0]: getattr(jnp, each.rpartition(":")[2]) for each in IN_NUMPY.split()},
     "_fused_adam": _adam,
+    "mkldnn::_linear_pointwise": lambda x, weight, bias, *how: _linear(x, weight, bias),
     "_log_softmax": lambda x, dim, half: nn.log_softmax(x, axis=dim),
     "_log_softmax_backward_data": _log_softmax_slope,
     "_softmax": lambda x, dim, half: nn.softmax(x, axis=dim),

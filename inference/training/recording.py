@@ -6,7 +6,6 @@ changing a rounding. The program is then replayed.
 
 from __future__ import annotations
 
-import copy
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -18,9 +17,8 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from inference.randomness import seeded
-from inference.training.simplify import has_an_effect, simplify
+from inference.training.simplify import simplify
 from inference.training.straight import straight
-from ppl_models.networks.dense import use_faster_products
 
 #: Maps a function's tensors to its results.
 TensorFunction = Callable[..., Sequence[Tensor]]
@@ -44,7 +42,7 @@ def recorded(function: TensorFunction, examples: Sequence[Tensor]) -> Recorded:
     """
     with seeded(0, examples[0].device):
         graph = record(function, examples)
-    run = replay(graph)
+    run = straight(graph)
     if not agree(function, run, examples):
         raise ValueError("it depends on something besides its tensors and random draws")
     return Recorded(graph, run)
@@ -75,20 +73,19 @@ class RecordedStep(NamedTuple):
         self.update.run(*state, *found, *before)
 
 
-def record(function: Callable[..., object], examples: Sequence[Tensor]) -> GraphModule:
+def record(function: TensorFunction, examples: Sequence[Tensor]) -> GraphModule:
     """The operations of ``function`` on tensors like ``examples``.
 
     :raises RuntimeError: if the function reads a tensor's value.
     """
-    # PyTorch may move them: without them steps run through Pyro.
-    from torch._guards import TracingContext, tracing
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.fx.experimental.proxy_tensor import make_fx
+    # It rests on names that PyTorch may move: without them steps run through Pyro.
+    from inference.training.tape import Tape
 
-    # One mode for all shapes: with one for each operation it takes twice the time.
-    modes = TracingContext(FakeTensorMode(allow_fallback_kernels=True))
-    with _without_interrupts(), tracing(modes):
-        program = make_fx(function)(*_copies(examples))
+    given = _copies(examples)
+    with _without_interrupts(), (tape := Tape(given)):
+        results = function(*given)
+    tape.graph.output([tape.node(each) for each in results])
+    program = GraphModule(tape.constants, tape.graph)
     simplify(program)
     return program
 
@@ -101,14 +98,6 @@ def laid_out(
         g if g is None or g.stride() == p.stride() else torch.empty_like(p).copy_(g)
         for g, p in zip(gradients, parameters, strict=True)
     ]
-
-
-def replay(program: GraphModule) -> TensorFunction:
-    """Run the operations one after the other."""
-    program = copy.deepcopy(program)
-    use_faster_products(program.graph)
-    program.graph.eliminate_dead_code(has_an_effect)
-    return straight(program)
 
 
 def agree(function: TensorFunction, program: TensorFunction, examples: Sequence[Tensor]) -> bool:
@@ -127,7 +116,7 @@ def agree(function: TensorFunction, program: TensorFunction, examples: Sequence[
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Hold Ctrl-C back until the end: within PyTorch's tracing it can leave modes on for good."""
+    """Hold Ctrl-C back until the end: it can leave PyTorch's modes on for good."""
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before):
         yield

@@ -113,7 +113,7 @@ def _value(node: Node, values: dict[Node, Any]) -> Any:
     assert callable(node.target)
     inputs, results = node.all_input_nodes, node.meta.get("val")
     if node.target in FILLING:  # whatever their argument's values
-        values = {each: _empty(each.meta["val"]) for each in inputs}
+        values = {each: empty(each.meta["val"], each.meta["device"]) for each in inputs}
     tensors = results if isinstance(results, list | tuple) else [results]
     numbers = sum(each.numel() for each in tensors if isinstance(each, Tensor))
     if not all(each in values for each in inputs) or numbers > LARGEST_CONSTANT:
@@ -122,8 +122,9 @@ def _value(node: Node, values: dict[Node, Any]) -> Any:
         return node.target(*map_arg(node.args, values.get), **map_arg(node.kwargs, values.get))
 
 
-def _empty(like: Tensor) -> Tensor:
-    return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
+def empty(like: Tensor, device: torch.device | str) -> Tensor:
+    """A tensor of this form, without its values."""
+    return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=device)
 
 
 def _keep(program: GraphModule, node: Node, value: Tensor) -> Node:

@@ -9,6 +9,7 @@ from math import prod
 from typing import TypeVar
 
 import torch
+from pyro.distributions.util import broadcast_shape
 from torch import Tensor, nn
 from torch.nn.functional import batch_norm
 
@@ -48,7 +49,7 @@ INITIALIZERS: dict[str, Callable[[nn.Module], None]] = {
 
 def concatenate(*parts: Tensor, dim: int = -1) -> Tensor:
     """Join along ``dim``, from the end, after broadcasting the axes to its left."""
-    batch = torch.broadcast_shapes(*(part.shape[:dim] for part in parts))
+    batch = broadcast_shape(*(part.shape[:dim] for part in parts))
     return torch.cat([part.expand(*batch, *part.shape[dim:]) for part in parts], dim)
 
 

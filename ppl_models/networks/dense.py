@@ -8,16 +8,13 @@ them a replayed step of MFCVAE's size for MNIST took 0.53 and 0.93 of a plain lo
 from __future__ import annotations
 
 from functools import cache
-from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.fx import Graph
 from torch.nn.functional import linear
 
-aten = torch.ops.aten
 #: Multiplications from which on a call of oneDNN, which costs more, pays.
 LARGE_PRODUCT = 2**21
 
@@ -25,8 +22,8 @@ LARGE_PRODUCT = 2**21
 class Linear(nn.Linear):
     """PyTorch's layer, with its large products in single precision by oneDNN where MKL is slower.
 
-    The two round differently. Within ``torch.func``'s transforms, ``torch.compile`` and recorded
-    programs the layer is PyTorch's.
+    The two round differently. Within ``torch.func``'s transforms and ``torch.compile`` the layer is
+    PyTorch's.
     """
 
     def forward(self, rows: Tensor) -> Tensor:
@@ -61,34 +58,9 @@ def product(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
 
 
-def use_faster_products(graph: Graph) -> None:
-    """Take a recorded program's large products in single precision by oneDNN, where MKL is slower.
-
-    :param graph: of operations, with an example of each result as ``meta["val"]``.
-    """
-    for node in list(graph.nodes) if mkl_is_slower() else ():
-        if node.target is aten.addmm.default and not node.kwargs:
-            bias, rows, columns = node.args
-        elif node.target is aten.mm.default:
-            bias, (rows, columns) = None, node.args
-        else:
-            continue
-        result, times = node.meta["val"], rows.meta["val"].shape[-1]
-        here = result.dtype == torch.float32 and result.device.type == "cpu"
-        vector = bias is None or bias.meta["val"].dim() == 1
-        if here and vector and prod(result.shape) * times >= LARGE_PRODUCT:
-            with graph.inserting_before(node):
-                weight = graph.call_function(aten.t.default, (columns,))
-                given: tuple[Any, ...] = (rows, weight, bias, "none", [], "")
-                faster = graph.call_function(torch.ops.mkldnn._linear_pointwise.default, given)
-            faster.meta = dict(node.meta)
-            node.replace_all_uses_with(faster)
-            graph.erase_node(node)
-
-
 def _is_plain(rows: Tensor, weight: Tensor) -> bool:
-    """Whether both are tensors in single precision on the CPU, which PyTorch's modes and
-    transforms do not follow. Some of its names are not public: without them, assume that they do.
+    """Whether both are tensors in single precision on the CPU, and no transform of PyTorch's
+    follows them, as is assumed where its own name for that is missing.
     """
     single = rows.dtype == weight.dtype == torch.float32
     here = rows.device.type == weight.device.type == "cpu"
@@ -97,10 +69,9 @@ def _is_plain(rows: Tensor, weight: Tensor) -> bool:
         return False
     try:
         from torch._C._functorch import is_functorch_wrapped_tensor
-        from torch.fx.experimental.proxy_tensor import get_proxy_mode
     except ImportError:
         return False
-    return get_proxy_mode() is None and not any(map(is_functorch_wrapped_tensor, (rows, weight)))
+    return not any(map(is_functorch_wrapped_tensor, (rows, weight)))
 
 
 @cache

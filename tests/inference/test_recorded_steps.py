@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import importlib.util
 import sys
@@ -13,13 +12,13 @@ from typing import Any
 import pyro
 import pytest
 import torch
-from torch.fx import GraphModule, Node
 
 from guides import FacetGuide, VaDEGuide
 from inference import Checkpoints, Guard, ProgressiveFadeIn, SVIRunner, WarmUp, fit_together
 from inference.schedules import Schedule
 from inference.training.recorder import Recorder, RecordingWarning
-from inference.training.recording import agree, record, replay
+from inference.training.recording import agree, record, recorded
+from inference.training.straight import straight
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder, Normal
 from ppl_models.networks import dense
 from tests.catalog import EACH, OBJECTIVES, PAIRS, given, mlvae, network_relaxed, two_facets
@@ -133,7 +132,7 @@ def test_a_program_repeats_objective_and_gradient(
     with pyro.validation_enabled(False):
         program = record(function, examples)
         assert agree(function, program, examples)
-        assert agree(function, replay(program), examples)
+        assert agree(function, straight(program), examples)
 
 
 def small(mode: str | None, **options: Any) -> SVIRunner:
@@ -418,46 +417,37 @@ def test_without_jax_steps_are_replayed(
     assert recorded_shapes(recorders[-1]) == 2
 
 
-def with_faster_products(program: GraphModule) -> tuple[GraphModule, list[Node]]:
-    """A copy, and the products in it that oneDNN takes."""
-    faster = copy.deepcopy(program)
-    dense.use_faster_products(faster.graph)
-    faster.recompile()
-    product = torch.ops.mkldnn._linear_pointwise.default
-    return faster, [node for node in faster.graph.nodes if node.target is product]
-
-
-def test_programs_stay_as_they_are_without_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of which PyTorch then has no operations to look for."""
-    examples = [torch.rand(64, 128), torch.rand(128, 256)]
-    program = record(lambda x, weight: [(x @ weight).relu()], examples)
-    before = [node.target for node in program.graph.nodes]
-    monkeypatch.setattr(dense, "mkl_is_slower", lambda: False)
-    monkeypatch.setattr(torch.ops, "mkldnn", None)
-    dense.use_faster_products(program.graph)
-    assert [node.target for node in program.graph.nodes] == before
+def test_without_what_recording_rests_on_steps_run_through_pyro(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(sys.modules, "inference.training.tape", raising=False)
+    monkeypatch.setitem(sys.modules, "torch.utils._python_dispatch", None)
+    with pytest.warns(RecordingWarning, match="_python_dispatch is not installed.*through Pyro"):
+        other = small("replay").fit(X, 3, **SIZES)
+    assert_same(small(None).fit(X, 3, **SIZES), other)
 
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="needs oneDNN")
 def test_large_products_by_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A layer and both products of its gradient are taken by it, small ones and draws are not."""
+    """A layer and the product of its weight's gradient are taken by it, small ones are not."""
     monkeypatch.setattr(dense, "mkl_is_slower", lambda: True)
+    product = torch.ops.mkldnn._linear_pointwise.default
 
-    def function(*tensors: torch.Tensor) -> list[torch.Tensor]:
-        x, *parameters = tensors
+    def function(x: torch.Tensor, *parameters: torch.Tensor) -> list[torch.Tensor]:
         weight, bias = (p.detach().requires_grad_() for p in parameters)
-        hidden = torch.nn.functional.linear(x, weight, bias).relu()
+        layer = dense.Linear(*reversed(weight.shape))
+        held = {"weight": weight, "bias": bias}
+        hidden = torch.func.functional_call(layer, held, (x,)).relu()
         loss = (hidden + torch.randn_like(hidden)).square().mean()
         return [loss.detach(), *torch.autograd.grad(loss, [weight, bias])]
 
     large = [torch.rand(64, 128), torch.rand(256, 128), torch.rand(256)]
     small = [torch.rand(6, 8), torch.rand(4, 8), torch.rand(4)]
     for examples, taken in ((large, 2), (small, 0)):
-        program = record(function, examples)
-        faster, found = with_faster_products(program)
-        assert len(found) == taken
-        torch.manual_seed(0)
-        expected = program(*examples)
-        for run in (faster, replay(program)):
+        program = recorded(function, examples)
+        assert [node.target for node in program.graph.graph.nodes].count(product) == taken
+        results = []
+        for run in (function, program.run):
             torch.manual_seed(0)
-            torch.testing.assert_close(list(run(*examples)), list(expected), rtol=1e-4, atol=1e-5)
+            results.append(list(run(*examples)))
+        torch.testing.assert_close(*results, rtol=0, atol=0)

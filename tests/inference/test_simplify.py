@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
 
-from inference.training.simplify import simplify
+from inference.training.recording import record
 
 aten = torch.ops.aten
 X = torch.arange(6.0).reshape(2, 3)
@@ -17,8 +16,7 @@ X = torch.arange(6.0).reshape(2, 3)
 
 def operations(function: Callable[..., object], *examples: Tensor) -> list[str]:
     """Names of what is left of a function, whose results must be the same to the last bit."""
-    program = make_fx(function)(*examples)
-    simplify(program)
+    program = record(lambda *given: _listed(function(*given)), examples)
     one, other = ([each.clone() for each in examples] for _ in range(2))
     torch.manual_seed(0)
     expected = function(*one)

@@ -333,7 +333,7 @@ KEYWORDS: dict[Any, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
     ],
     aten._to_copy.default: [((A,), {"dtype": torch.float32}), ((A > 0,), {"dtype": torch.float64})],
 }
-ELSEWHERE = {"empty_like", "getitem", "_fused_adam"}
+ELSEWHERE = {"empty_like", "getitem", "_fused_adam", "mkldnn::_linear_pointwise"}
 EACH = [(op, args, {}) for op, of in CASES.items() for args in of] + [
     (op, args, options) for op, of in KEYWORDS.items() for args, options in of
 ]
@@ -341,6 +341,16 @@ EACH = [(op, args, {}) for op, of in CASES.items() for args in of] + [
 
 def test_every_operation_has_a_case() -> None:
     assert OPERATIONS.keys() - ELSEWHERE == {plain_name(op) for op, _, _ in EACH}
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="needs oneDNN")
+def test_products_by_onednn() -> None:
+    op = torch.ops.mkldnn._linear_pointwise.default
+    rows, weight = A.float(), B.float()
+    for bias in (None, torch.ones(len(weight))):
+        given = [None if each is None else each.numpy() for each in (rows, weight, bias)]
+        found = OPERATIONS[plain_name(op)](*given, "none", [], "")
+        assert np.allclose(found, op(rows, weight, bias, "none", [], "").numpy(), rtol=1e-5)
 
 
 @pytest.mark.thorough

@@ -1,0 +1,83 @@
+"""What writes down the operations on tensors that a function calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import getitem
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import Graph, Node
+from torch.fx.node import map_aggregate
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from inference.training.simplify import empty, is_random, mutates
+
+aten = torch.ops.aten
+
+
+class Tape(TorchDispatchMode):
+    """Within this context, writes down each operation on tensors.
+
+    :param given: the program's tensors.
+
+    :ivar graph: the operations, with an example of each result, without values, as ``meta["val"]``.
+    :ivar constants: all other tensors that they were called with.
+    """
+
+    def __init__(self, given: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.graph, self.constants = Graph(), nn.Module()
+        self.nodes = WeakTensorKeyDictionary()  # of those that exist
+        for i, tensor in enumerate(given):
+            self._of(self.graph.placeholder(f"given_{i}"), tensor)
+
+    def called(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        """Call an operation, and write it down."""
+        if func is aten.lift_fresh.default:  # makes a new tensor in each call
+            func = aten.lift_fresh_copy.default
+        result = func(*args, **(kwargs or {}))
+        tensors = [each for each in _several(result) if isinstance(each, Tensor)]
+        node = self.graph.call_function(func, *map_aggregate((args, kwargs or {}), self.node))
+        moving = is_random(node) or mutates(node)
+        fixed = not moving and all(each.meta["fixed"] for each in node.all_input_nodes)
+        if not tensors and not mutates(node):
+            self.graph.erase_node(node)
+            if torch.Tag.data_dependent_output in func.tags and not fixed:
+                raise RuntimeError(f"it reads a tensor's value, by {func}")
+            return result
+        self._of(node, result, fixed)
+        return result
+
+    def node(self, value: Any) -> Any:
+        """A tensor's node; anything else as it is."""
+        if not isinstance(value, Tensor):
+            return value
+        if value not in self.nodes:
+            name = f"held_{len(self.graph.nodes)}"
+            self.constants.register_buffer(name, value.detach())
+            self._of(self.graph.get_attr(name), value, fixed=True)
+        return self.nodes[value]
+
+    def _of(self, node: Node, result: Any, fixed: bool = False) -> None:
+        """Note whose result it is, and whether it depends on no tensor that is given."""
+        node.meta["fixed"] = fixed
+        if isinstance(result, Tensor):
+            node.meta |= {"val": empty(result, "meta"), "device": result.device}
+            self.nodes[result] = node
+        elif isinstance(result, list | tuple):
+            node.meta["val"] = []
+            for i, each in enumerate(result):
+                part = self.graph.call_function(getitem, (node, i))
+                self._of(part, each, fixed)
+                node.meta["val"].append(part.meta.get("val"))
+
+
+# PyTorch would wrap it when the class is made, to keep its compiler out of it, and import that one.
+Tape.__torch_dispatch__ = Tape.called  # type: ignore[assignment, method-assign]
+
+
+def _several(values: Any) -> Sequence[Any]:
+    return values if isinstance(values, list | tuple) else [values]
