@@ -32,7 +32,6 @@ from facetvae import (
     fit_together,
 )
 from inference.callbacks import ReduceOnPlateau
-from inference.evaluation.identifiability import KeepIdentifiable
 from inference.metrics import held_out_correlation
 
 NUM_SEGMENTS, DIM = 20, 5
@@ -89,7 +88,7 @@ def train(
         runners.append(SVIRunner(guide.model, guide, lr=s.lr, seed=seed, device=device))
     epochs = max(1, round(s.steps / -(-len(x) // s.batch_size)))
     how = {"batch_size": s.batch_size, "log_every": max(1, epochs // 60)}
-    how["callbacks"] = lambda runner: [ReduceOnPlateau(0.1, 10), KeepIdentifiable()]
+    how["callbacks"] = lambda runner: [ReduceOnPlateau(0.1, 10)]
     fit_together(runners, x, epochs, **how, **dict.fromkeys(guide.takes, segment))
     return runners
 

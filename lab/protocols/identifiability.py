@@ -27,10 +27,10 @@ from torch.nn.init import xavier_uniform_
 from guides import ConditionalGuide, FacetGuide, FlowGuide, MarginalGuide
 from inference import SVIRunner, elbo, fit_together
 from inference.callbacks import Evaluate, JSONLines, ReduceOnPlateau
-from inference.evaluation.identifiability import KeepIdentifiable
 from inference.metrics import held_out_correlation, mean_correlation
 from inference.randomness import usable_device
 from lab.figures.comparisons import grouped_boxes, grouped_curves, grouped_points
+from lab.identifiability import KeepIdentifiable
 from lab.protocols.common import (
     add_setting_flags,
     begin,

@@ -43,9 +43,9 @@ from guides import (
 )
 from inference import SVIRunner
 from inference.callbacks import JSONLines, ReduceOnPlateau
-from inference.evaluation.identifiability import KeepIdentifiable
 from inference.metrics import held_out_correlation
 from lab.figures.comparisons import grouped_boxes, grouped_curves
+from lab.identifiability import KeepIdentifiable
 from lab.protocols.common import (
     TRAINING_FLAGS,
     add_setting_flags,

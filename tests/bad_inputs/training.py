@@ -50,14 +50,6 @@ from inference import (
     warm_start,
 )
 from inference.callbacks import Draw, Evaluate, JSONLines, ReduceOnPlateau, StopEarly
-from inference.evaluation.identifiability import (
-    KeepIdentifiable,
-    coinciding_components,
-    condition_number,
-    identifiability_matrix,
-    natural_parameters,
-    perturb_components,
-)
 from ppl_models import (
     MFCVAE,
     FacetModel,
@@ -65,10 +57,9 @@ from ppl_models import (
     GMMFlow,
     HeteroscedasticNormal,
     SharedMLP,
-    StandardNormal,
     VaDE,
 )
-from tests.bad_inputs.models import mixture, neighborly
+from tests.bad_inputs.models import neighborly
 from tests.bad_inputs.shared import (
     COUNT,
     DATA,
@@ -333,36 +324,6 @@ RUNS = [
         ("type: factor", lambda: ReduceOnPlateau("a"), r"factor must be within \(0, 1\), got 'a'"),
         ("range: patience", lambda: ReduceOnPlateau(patience=0), f"patience {COUNT}, got 0"),
         ("type: threshold", lambda: ReduceOnPlateau(threshold="a"), "threshold must be a number"),
-    ),
-    *of(
-        "KeepIdentifiable",
-        ("range: noise", lambda: KeepIdentifiable(0), "noise must be positive, got 0"),
-        ("type: noise", lambda: KeepIdentifiable("some"), "noise must be positive, got 'some'"),
-    ),
-    *of(
-        "natural_parameters",
-        ("misfit: full", lambda: natural_parameters(full_mixture()), "got covariance='full'"),
-    ),
-    *of(
-        "condition_number",
-        ("type: prior", lambda: condition_number(StandardNormal(2)), "a GaussianMixture, .* got"),
-    ),
-    *of(
-        "identifiability_matrix",
-        ("type: prior", lambda: identifiability_matrix(guide()), "GaussianMixture, .* got"),
-    ),
-    *of(
-        "perturb_components",
-        (
-            "misfit: full",
-            lambda: perturb_components(full_mixture(), [0], 0.1, 0),
-            "got covariance=",
-        ),
-    ),
-    *of(
-        "coinciding_components",
-        ("nan: tolerance", lambda: coinciding_components(mixture(), NAN), "tolerance .* got nan"),
-        ("misfit: full", lambda: coinciding_components(full_mixture()), "got covariance='full'"),
     ),
     *of(
         "fit_together",

@@ -9,13 +9,12 @@ from scipy.stats import norm
 
 from guides import ConditionalGuide, VaDEGuide
 from inference import Conditioned_ELBO, Loss, SVIRunner, warm_start
-from inference.evaluation.identifiability import (
+from lab.identifiability import (
     IdentifiabilityWarning,
     KeepIdentifiable,
     coinciding_components,
     condition_number,
     identifiability_matrix,
-    natural_parameters,
     perturb_components,
 )
 from ppl_models import IVAE, MLP, GaussianMixture, Normal, VaDE
@@ -41,13 +40,13 @@ def test_natural_parameters_are_those_of_the_exponential_family() -> None:
     loc, scale = prior.loc.detach().numpy(), prior.scale.detach().numpy()
     density = norm(loc[:, None], scale[:, None]).logpdf(z).sum(-1)  # [K, 2]
     statistics = np.concatenate([z, z**2], -1)
-    ours = natural_parameters(prior).numpy() @ statistics.T
+    ours = prior.natural_parameters().detach().numpy() @ statistics.T
     np.testing.assert_allclose(ours[:, 0] - ours[:, 1], density[:, 0] - density[:, 1], rtol=1e-5)
 
 
 def test_the_matrix_is_eq_2() -> None:
     prior = mixture(5)
-    parameters = natural_parameters(prior)
+    parameters = prior.natural_parameters().detach()
     columns = [parameters[k] - parameters[0] for k in range(1, 5)]
     L = identifiability_matrix(prior)
     assert torch.equal(L, torch.stack(columns, 1))
