@@ -10,7 +10,6 @@ from guides.evidence import Evidence, MixtureOfNormals, ProductOfNormals
 from guides.families import Diagonal, Family, FullCovariance, InverseAutoregressive, Refined
 from guides.flow import FlowGuide
 from guides.grouped import GroupedGuide, SimilarContentGuide, TableGuide
-from guides.hashing import RademacherHash
 from guides.ladder import LadderGuide
 from guides.marginal import MarginalGuide
 from guides.vade import VaDEGuide
@@ -37,7 +36,6 @@ __all__ = [
     "NetworkGuide",
     "PointGuide",
     "ProductOfNormals",
-    "RademacherHash",
     "Refined",
     "ScoreFunction",
     "SimilarContentGuide",

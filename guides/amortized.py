@@ -28,6 +28,7 @@ class NetworkGuide(FacetGuide):
     """
 
     accepts: tuple[str, ...] = ("neighbors",)
+    infers_clusters = True
 
     def __init__(
         self, model: FacetModel, num_samples: int = 1, discrete: Discrete | None = None
@@ -150,8 +151,11 @@ class AmortizedGuide(NetworkGuide):
                     pyro.sample(f"z_{name}", q)
 
     def downstream(self, name: str) -> tuple[str, ...]:
-        """Other sites that depend on the facet's cluster: its latent and, if conditional, x."""
-        return (f"z_{name}", "x") if self.conditional else (f"z_{name}",)
+        """Other sites that depend on the facet's cluster: its latent and, if conditional or if the
+        decoder reads the cluster, x.
+        """
+        decoded = self.conditional or name in self.model.decoded_clusters
+        return (f"z_{name}", "x") if decoded else (f"z_{name}",)
 
     def forget_clusters(self, name: str) -> None:
         if name in self.shifts:

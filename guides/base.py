@@ -53,6 +53,8 @@ class FacetGuide(Program):
     kind: type[FacetModel] = FacetModel
     #: whether z is a point given x, so that its KL does not measure information
     deterministic = False
+    #: whether q(c given x) is free, as the clusters need that the decoder reads besides z
+    infers_clusters = False
     #: whether it has the codes of a VQVAE, which every guide of one needs
     draws_codes = False
 
@@ -87,6 +89,12 @@ class FacetGuide(Program):
             raise ValueError(
                 f"{type(self).__name__} draws no codes, as {type(model).__name__} needs them: use "
                 f"{model.suitable_guide}"
+            )
+        if model.decoded_clusters and not self.infers_clusters:
+            raise ValueError(
+                f"{type(model).__name__}'s decoder reads a cluster besides z, so that x says more "
+                f"of it than z does, which {type(self).__name__} rules out (MFCVAE, Theorem 2): "
+                "use AmortizedGuide"
             )
         self.model = model
         self.num_samples = check_size("num_samples", num_samples)
@@ -303,7 +311,9 @@ class FacetGuide(Program):
     def decoder_given(self, x: Rows, given: Mapping[str, Any]) -> dict[str, Tensor]:
         """What the decoder reads besides latents, for these data and keywords: ``[N, ...]``."""
         data = self.observed(x, given)
-        return {name: data.given[name] for name in self.model.decodes}
+        found = {name: data.given[name] for name in self.model.decodes if name in data.given}
+        clusters = self.predict(data) if self.model.decoded_clusters else {}
+        return found | {f"c_{n}": torch.as_tensor(clusters[n]) for n in self.model.decoded_clusters}
 
     def _all_heads(self, data: Observed) -> dict[str, Tensor]:
         """The encoder's output for all data, some at a time."""
@@ -317,7 +327,8 @@ class FacetGuide(Program):
 
 def check_model(model: Any) -> None:
     """:raises ValueError: if ``model`` is not a model, for example a runner or a guide."""
-    check_kind("model", model, FacetModel, "a model, such as MFCVAE(...)")
+    what = "a model, such as MFCVAE(...), or one that plain_programs makes of functions"
+    check_kind("model", model, FacetModel, what)
 
 
 def check_guide(guide: Any, kind: type[FacetGuide] = FacetGuide) -> None:

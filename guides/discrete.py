@@ -88,6 +88,8 @@ BASELINES: dict[str, type[NoBaseline]] = {
 class Needs(Enum):
     """What an objective must do right for a guide; which ones do is known where objectives are."""
 
+    #: any: it is a program of the user's, which may do anything
+    ANY_OBJECTIVE = "any objective"
     #: every site is drawn with a gradient of its own
     NOTHING = "nothing"
     #: draws are shared among the members of a group

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         MeanFieldEnum_ELBO,
         ScoreFunction_ELBO,
     )
+    from inference.plain import plain_programs
     from inference.runner import SVIRunner
     from inference.schedules import Constant, CoolDown, ProgressiveFadeIn, WarmUp
     from inference.training.batching import Groups, Rows
@@ -80,6 +81,7 @@ __all__ = [
     "neighbor_clusters",
     "neighbor_start",
     "oriented_gradients",
+    "plain_programs",
     "standard_normal_priors",
     "warm_start",
 ]
@@ -90,7 +92,7 @@ _HOMES = (
     "checkpoints.periodic", "evaluation.bounds", "export", "guard", "initialization.encoders",
     "initialization.graph", "initialization.image_features", "initialization.mixtures",
     "initialization.neighbor_training", "initialization.neighbors", "initialization.networks",
-    "objectives", "runner", "schedules", "training.batching", "training.together",
+    "objectives", "plain", "runner", "schedules", "training.batching", "training.together",
 )  # fmt: skip
 
 

@@ -51,7 +51,8 @@ class SVIRunner(Run):
     shuffled mini-batch there, computes one objective, takes one fused Adam step, and reads nothing
     back to the host.
 
-    :param model: the generative program.
+    :param model: the generative program. Functions, modules of Pyro's and autoguides are taken as
+        ``SVIRunner(*plain_programs(model, guide, x))``.
     :param guide: a guide built for ``model``.
     :param objective: any of Pyro's ELBOs; by default the one that suits the guide.
     :param lr: Adam's rate.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, ClassVar
 
 import pyro
@@ -14,6 +15,7 @@ from pyro import poutine
 from torch import Tensor, nn
 
 from ppl_models.annealing import ScaleSites, site_scale
+from ppl_models.distributions import Component, clamp_to_labels, one_hot_labels
 from ppl_models.given.arrays import as_numbers
 from ppl_models.given.checks import check_kind, check_rows, check_shape, check_size, is_index
 from ppl_models.given.sparse import SparseRows
@@ -21,6 +23,7 @@ from ppl_models.likelihood_base import Likelihood
 from ppl_models.likelihoods import Bernoulli
 from ppl_models.modes import evaluating, temporarily
 from ppl_models.networks import Architecture, MLPLadder, SharedMLP
+from ppl_models.networks.base import concatenate
 from ppl_models.priors import Mixture, Prior
 from ppl_models.program import Program
 
@@ -62,10 +65,14 @@ class FacetModel(Program):
 
     gates: Tensor
     gated: bool = True
+    #: whether steps are a function of its parameters, which may be recorded and mapped
+    recordable = True
     #: what is given besides x, by keyword
     inputs: ClassVar[Mapping[str, Input]] = {}
     #: facets whose latent is shared by all members of a group
     shared: tuple[str, ...] = ()
+    #: facets whose cluster the decoder reads besides z, one-hot: :meth:`decode` takes ``c_NAME=``
+    decoded_clusters: tuple[str, ...] = ()
     #: name of a suitable guide, for messages
     suitable_guide: ClassVar[str] = "VaDEGuide"
 
@@ -109,7 +116,8 @@ class FacetModel(Program):
     @property
     def decoder_dims(self) -> tuple[int, ...]:
         """Number of features that the decoder reads of each facet."""
-        return self.dims
+        clusters = {name: self.priors[name].num_components for name in self.decoded_clusters}
+        return tuple(prior.dim + clusters.get(name, 0) for name, prior in self.priors.items())
 
     @property
     def takes(self) -> tuple[str, ...]:
@@ -123,8 +131,9 @@ class FacetModel(Program):
 
     @property
     def decodes(self) -> tuple[str, ...]:
-        """Keywords of the inputs that the decoder reads."""
-        return tuple(name for name, each in self.inputs.items() if each.decoded)
+        """Keywords of the inputs, and of the clusters, that the decoder reads."""
+        clusters = (f"c_{name}" for name in self.decoded_clusters)
+        return *(name for name, each in self.inputs.items() if each.decoded), *clusters
 
     @property
     def priors(self) -> dict[str, Prior]:
@@ -195,18 +204,13 @@ class FacetModel(Program):
         :param given: what the decoder reads besides latents (``decodes``), ``[...]``.
         :raises ValueError: if a facet or another input is missing or unknown.
         """
-        if not isinstance(z, Mapping) or set(z) != set(self.priors):
-            found = list(z) if isinstance(z, Mapping) else type(z).__name__
-            raise ValueError(
-                f"decode needs a latent for each of the facets {list(self.priors)}, got {found}"
-            )
+        latents = self._latents(z)
         if set(given) != set(self.decodes):
             needed = " and ".join(f"{name}=" for name in self.decodes) or "nothing"
             raise ValueError(
                 f"{type(self).__name__}.decode needs {needed} besides the latents, got "
                 f"{list(given)}"
             )
-        latents = {name: self._latent(name, z[name]) for name in self.priors}
         gates = self.gates if self.gated else None
         output = self.decoder(self.decoder_inputs(latents, **given), gates)
         return self.likelihood(output, len(self.x_shape))
@@ -222,11 +226,27 @@ class FacetModel(Program):
         """
         if missing := [name for name in self.takes if name not in given]:
             raise ValueError(f"{type(self).__name__} needs {missing[0]}= besides x and its latents")
-        decoded = {name: given[name] for name in self.decodes}
-        total = self.decode(z, **decoded).log_prob(x)
+        decoded = {name: given[name] for name in self.decodes if name in given}
+        z, near = self._latents(z), self.by_facet(given.get("neighbors"))
+        total = self.gates.new_zeros(())
         for name in self.priors:
-            total = total + site_scale(f"z_{name}") * self.log_prior(name, z[name], **given)
-        return total
+            if name not in self.decoded_clusters:
+                log_prior = self.log_prior(name, z[name], **given)
+                total = total + site_scale(f"z_{name}") * log_prior
+        joint = {
+            name: site_scale(f"z_{name}")
+            * self.priors[name].log_joint(z[name], **near.get(name, {}))
+            for name in self.decoded_clusters
+        }
+
+        def log_density(clusters: Sequence[int]) -> Tensor:
+            """log p(x, clusters given z), up to what does not depend on these."""
+            known = {f"c_{name}": torch.tensor(k) for name, k in zip(joint, clusters, strict=True)}
+            of_each = (each[..., k] for each, k in zip(joint.values(), clusters, strict=True))
+            return sum(of_each, self.decode(z, **decoded, **known).log_prob(x))
+
+        every = product(*(range(each.shape[-1]) for each in joint.values()))
+        return total + torch.stack([log_density(each) for each in every]).logsumexp(0)
 
     def log_prior(
         self, name: str, z: Tensor, *, neighbors: Tensor | None = None, **given: Any
@@ -238,16 +258,28 @@ class FacetModel(Program):
         """
         return self.priors[name].log_prob(z, **self.by_facet(neighbors).get(name, {}))
 
-    def _latent(self, name: str, z: Any) -> Tensor:
-        latent = as_numbers(z, name).to(self.gates)
-        if latent.shape[-1:] != (dim := self.priors[name].dim,):
-            found = list(latent.shape)
-            raise ValueError(f"the latent of facet {name!r} has shape {found}, not [..., {dim}]")
-        return latent
+    def _latents(self, z: Any) -> dict[str, Tensor]:
+        if not isinstance(z, Mapping) or set(z) != set(self.priors):
+            found = list(z) if isinstance(z, Mapping) else type(z).__name__
+            raise ValueError(
+                f"there must be a latent for each of the facets {list(self.priors)}, got {found}"
+            )
+        latents = {name: as_numbers(z[name], name).to(self.gates) for name in self.priors}
+        for name, latent in latents.items():
+            if latent.shape[-1:] != (dim := self.priors[name].dim,):
+                found = list(latent.shape)
+                raise ValueError(
+                    f"the latent of facet {name!r} has shape {found}, not [..., {dim}]"
+                )
+        return latents
 
     def decoder_inputs(self, z: Mapping[str, Tensor], **given: Any) -> list[Tensor]:
         """The decoder's input from each facet: ``[..., decoder_dims[j]]``, in the facets' order."""
-        return list(z.values())
+        clusters = {
+            name: one_hot_labels(given[f"c_{name}"], self.priors[name].num_components, self.gates)
+            for name in self.decoded_clusters
+        }
+        return [concatenate(z[n], clusters[n]) if n in clusters else z[n] for n in z]
 
     @torch.no_grad()
     def generate(
@@ -284,7 +316,23 @@ class FacetModel(Program):
             for name, prior in self.priors.items()
         }
         with evaluating(self):
-            return self.decode(z, **beside).mean
+            return self.decode(z, **beside, **self.draw_clusters(z, facet, cluster)).mean
+
+    def draw_clusters(
+        self, z: Mapping[str, Tensor], facet: str | None = None, cluster: int | None = None
+    ) -> dict[str, Tensor]:
+        """The clusters that the decoder reads, drawn given the latents ``[n, d_j]``: ``[n, K]``.
+
+        :param facet: the facet whose cluster is fixed, if any.
+        :param cluster: that cluster.
+        """
+        found = {}
+        for name in self.decoded_clusters:
+            logits = self.priors[name].log_joint(z[name])
+            label = torch.full(logits.shape[:-1], cluster or 0, device=logits.device)
+            known = clamp_to_labels(logits, label) if name == facet else logits
+            found[f"c_{name}"] = Component(logits=known).sample()
+        return found
 
     def draw_given(
         self, n: int, facet: str | None = None, cluster: int | None = None, given: Any = None

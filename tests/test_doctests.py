@@ -66,6 +66,7 @@ DRAWS = {
     **dict.fromkeys(ESTIMATES, "draws of the caller's stream, as Pyro's own objectives make them"),
     **dict.fromkeys(OWN, "the example draws its data"),
     "IVAE": "the example calls the Pyro program, which draws",
+    "plain_programs": "calls the programs, which draw",
     "Rows": "shuffles",
 }
 

@@ -255,7 +255,8 @@ class Explorer:
             given = {"label": torch.full((n,), choice)}
         with self._asking(seed):
             z = latents_of_cluster(self.model, facet, cluster, n, held=others)
-            return self._decode(z, self.model.draw_given(n, facet, cluster, given))
+            clusters = self.model.draw_clusters(z, facet, cluster)
+            return self._decode(z, self.model.draw_given(n, facet, cluster, given) | clusters)
 
     # Helpers
 

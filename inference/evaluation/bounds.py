@@ -172,7 +172,7 @@ def mutual_information(guide: FacetGuide, x: ArrayLike | Tensor, **given: Any) -
             0.0,
             float(entropy(proba.mean(0, dtype=float)) - entropy(proba, axis=-1).mean(dtype=float)),
         )
-        for name, proba in guide.predict_proba(x, **given).items()
+        for name, proba in (guide.predict_proba(x, **given) if guide.model.inferred else {}).items()
     }
 
 

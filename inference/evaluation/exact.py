@@ -188,14 +188,20 @@ def _expected_log_likelihood(
     model: FacetModel, guide: FacetGuide, heads: dict[str, Tensor], x: Tensor, num_nodes: int
 ) -> Tensor:
     """E log p(x given z), summed over the batch, on the grid of all facets' nodes."""
-    z, weight = {}, torch.ones((), dtype=x.dtype, device=x.device)
+    z, known, weight = {}, {}, torch.ones((), dtype=x.dtype, device=x.device)
     for j, (name, head) in enumerate(heads.items()):
         probs, q = _branches(guide, name, head)
+        if decoded := name in model.decoded_clusters:  # a branch for each cluster
+            probs = guide.cluster_probs(name, head).mT
+            q = q.expand(torch.Size(probs.shape))
         nodes, node_weights = _gauss_hermite(num_nodes, q.event_shape[0], x)
         grid = _at(q, nodes).flatten(0, 1)  # [M R, B, d]
         axis = (1,) * j + (len(grid),) + (1,) * (len(heads) - 1 - j)
         z[name] = grid.view(*axis, *grid.shape[1:])
+        if decoded:
+            cluster = torch.arange(len(probs), device=x.device).repeat(len(nodes))
+            known[f"c_{name}"] = cluster.view(*axis, 1)
         weight = weight * (node_weights[:, None, None] * probs).reshape(
             *axis, -1
         )  # [..., M R, ..., B]
-    return (weight * model.decode(z).log_prob(x)).sum()
+    return (weight * model.decode(z, **known).log_prob(x)).sum()

@@ -181,7 +181,8 @@ def cluster_samples(
         rows = {}
         for k in order:
             z = latents_of_cluster(model, facet, k, columns, temperature, held)
-            rows[str(k)] = model.decode(z, **model.draw_given(columns, facet, k)).mean.cpu().numpy()
+            beside = model.draw_given(columns, facet, k) | model.draw_clusters(z, facet, k)
+            rows[str(k)] = model.decode(z, **beside).mean.cpu().numpy()
     title = f"{facet}: samples of each cluster, temperature {temperature:.2g}"
     return image_rows(rows, shape, columns, title, "cluster")
 

@@ -165,7 +165,8 @@ def data_dependent_start(
         with training(guide), _scaled_to_outputs(guide, deviation):
             heads = guide.encoder_output(batch.x, **batch.given)
             z = {name: guide.latent_posterior(name, head).sample() for name, head in heads.items()}
-            model.decode(z, **{name: batch.given[name] for name in model.decodes})
+            beside = {name: batch.given[name] for name in model.decodes if name in batch.given}
+            model.decode(z, **beside, **model.draw_clusters(z))
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import torch
@@ -48,6 +49,7 @@ class Suitable:
 
 #: The suitable objectives by what a guide needs (:attr:`~guides.FacetGuide.needs`).
 SUITABLE: dict[Needs, Suitable] = {
+    Needs.ANY_OBJECTIVE: Suitable(Trace_ELBO, (ELBO,), "is a program of Pyro's"),
     Needs.NOTHING: Suitable(GuideEnum_ELBO, (ELBO,), "draws every site with a gradient"),
     Needs.GROUPING: Suitable(
         MeanField_ELBO,
@@ -101,7 +103,7 @@ def _check_objective(objective: Any, guide: FacetGuide) -> None:
             "or leave it out"
         )
     SUITABLE[guide.needs].check(guide, objective)
-    if objective.max_plate_nesting < guide.max_plate_nesting:
+    if objective.max_plate_nesting < guide.max_plate_nesting < inf:
         raise ValueError(
             f"{type(guide).__name__} with num_samples={guide.num_samples} has "
             f"{guide.max_plate_nesting} plates, but the objective was built for "
@@ -209,7 +211,9 @@ class Loss(nn.Module):
             self.guide.without_relaxation(),
         ):
             loss = self._per_datum(default_objective(self.guide), x, given)
-            (kl,) = torch.autograd.grad(loss, kl_weights)
+            (kl,) = torch.autograd.grad(loss, kl_weights, allow_unused=True)
+        if kl is None:  # no facet
+            return {"elbo": -loss.detach()}
         terms = {"elbo": -loss.detach(), "reconstruction": kl.sum() - loss.detach()}
         for j, name in enumerate(self.model.priors):
             terms[f"kl_z_{name}"] = kl[j, 0]

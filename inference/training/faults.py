@@ -9,6 +9,7 @@ from math import nan
 
 import pyro
 import torch
+from pyro import poutine
 from torch import Tensor
 
 from inference.objectives import Loss
@@ -16,6 +17,7 @@ from inference.randomness import seeded
 from inference.run import Run
 from inference.schedules import WeightFunction
 from inference.training.data_source import DataSource
+from inference.training.parts import is_own
 from ppl_models.given.observed import Observed
 from ppl_models.modes import evaluating
 
@@ -27,7 +29,7 @@ PART = 2048
 
 def check_first_step(run: Run, batch: Observed, weights: WeightFunction) -> None:
     """Compute one objective with all of Pyro's checks on; parameters and random streams stay."""
-    at_start = weights(torch.full_like(run.model.gates[0], run.step))
+    at_start = weights(run.model.gates.new_full((), run.step))
     with evaluating(run.loss), run.model.annealed(*at_start):
         if not _starts_finite(run, batch) and run.guard.action == "stop":
             raise ValueError(
@@ -35,6 +37,40 @@ def check_first_step(run: Run, batch: Observed, weights: WeightFunction) -> None
                 f"({_range(batch.x)}) and the parameters that the model was given "
                 f"({_infinite(run.loss) or 'all of them are finite'})"
             )
+    if run.model.priors and not (
+        is_own(type(run.model).forward) and is_own(type(run.model).decode)
+    ):
+        _check_decode(run, batch)
+
+
+def _check_decode(run: Run, batch: Observed) -> None:
+    """Whether a user's program and ``decode`` say the same of x, which all that uses a fitted model
+    rests on.
+
+    :raises ValueError: if they do not.
+    """
+    model, guide, beside = run.model, run.guide, {**run.guide.options, **batch.given}
+    with seeded(0, run.device), torch.no_grad(), evaluating(run.loss):
+        latents = poutine.trace(guide).get_trace(batch.x, **beside)
+        sites = poutine.trace(poutine.replay(model, latents)).get_trace(batch.x, **beside).nodes
+        if not {"x", *(f"z_{name}" for name in model.priors)} <= sites.keys():
+            return
+        found = sites["x"]["fn"].log_prob(sites["x"]["value"])
+        known = {n: sites[n]["value"] if n in sites else beside.get(n) for n in model.decodes}
+        try:
+            z = {name: sites[f"z_{name}"]["value"] for name in model.priors}
+            told = model.decode(z, **known).log_prob(sites["x"]["value"])
+            differs = not torch.allclose(found, told, rtol=1e-3, atol=1e-3)
+            how = "the densities of x differ"
+        except (RuntimeError, ValueError, NotImplementedError) as error:
+            differs, how = True, str(error)
+    if differs:
+        raise ValueError(
+            f"{type(model).__name__}.forward and its decode disagree on p(x given z) ({how}), and "
+            "reconstruct, generate and exact_objective call decode: let forward draw x from "
+            "self.decode(z, ...), and say what else the decoder reads, by decoded_clusters, "
+            "inputs or decoder_inputs"
+        )
 
 
 def _starts_finite(run: Run, batch: Observed) -> bool:

@@ -143,5 +143,10 @@ class Parts:
                     self._note(f"{cls.__qualname__}.{key} is the function {each.__qualname__}")
 
 
+def is_own(function: Any) -> bool:
+    """Whether it is this library's."""
+    return _is_of(OWN, function.__module__)
+
+
 def _is_of(packages: set[str], module: str | None) -> bool:
     return module is None or module.partition(".")[0] in packages

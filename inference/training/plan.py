@@ -15,7 +15,7 @@ from inference.distributed import SingleProcess
 from inference.optimizers import check_optimized
 from inference.records import plain
 from inference.run import Callback, Run, check_precision
-from inference.schedules import WeightFunction
+from inference.schedules import Constant, WeightFunction
 from inference.training.data_source import DataSource, InMemorySource, fingerprint
 from inference.training.parts import Parts
 from inference.training.recorder import Recording
@@ -71,6 +71,11 @@ class FitPlan:
         for run in self.runs:
             check_precision(run.loss)
             check_optimized(run.loss, run.optimizer)
+        if not self.lead.model.priors and to_config(self.lead.schedule) != to_config(Constant()):
+            raise ValueError(
+                "a schedule weights the KL terms of facets, and functions have none: leave it out, "
+                "and scale their sites by poutine.scale"
+            )
         steps = self.source.steps
         lead, total = self.lead, self.lead.step + self.epochs * steps
         weights = lead.schedule.bind_further(lead.model, steps, total, lead.epoch, lead.step)
@@ -103,7 +108,7 @@ class FitPlan:
         if executor != "auto":
             return Recording(executor, asked_for=True, unsuitable=unsuitable)
         steps = self.epochs * self.source.steps
-        if steps < STEPS_THAT_PAY:
+        if steps < STEPS_THAT_PAY or not self.lead.model.recordable:
             return Recording()
         unknown = (Parts(run, self.weights).unknown for run in self.runs)
         if part := next(filter(None, unknown), None):

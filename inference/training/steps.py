@@ -191,6 +191,8 @@ def called(
 
     :raises ValueError: if it puts another buffer in one's place, which would be lost.
     """
+    if not program.loss.model.recordable:
+        raise ValueError("a function's parameters are in Pyro's store, which gives no others")
     held = {f"loss.{name}": tensor for name, tensor in tensors.items()}
     objective = torch.func.functional_call(program, held, inputs)
     for name, tensor in tensors.items():

@@ -25,12 +25,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import combinations
+from math import prod
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
 import numpy as np
 import pyro
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
 
 from facetvae.datasets import Dataset
 from guides import (
@@ -39,7 +43,6 @@ from guides import (
     FacetGuide,
     MarginalGuide,
     PointGuide,
-    RademacherHash,
 )
 from inference import SVIRunner
 from inference.callbacks import JSONLines, ReduceOnPlateau
@@ -107,6 +110,33 @@ def ivae(
         shape, 10, settings.dim, likelihood, NETWORKS[settings.network](), scale=1.0, name="z"
     )
     return ConditionalGuide(model, reads_label=reads_label), lambda x, digit: {"label": digit}
+
+
+class RademacherHash:
+    r"""u as the orthant of random signs' projection: :math:`u(x) = \sum_i 2^i \, [(A x)_i > 0]`.
+
+    Eq. C.1 to C.3. The posterior of u is one-hot and has no parameters, so a model with this u is
+    an :class:`~ppl_models.ivae.IVAE` trained with these labels: ``runner.fit(x, epochs=10,
+    label=hash_of(x))``.
+
+    :param x_shape: shape of one sample.
+    :param num_bits: N, which gives 2 ** N labels; 7 in the paper.
+    :param seed: seed of A.
+    """
+
+    def __init__(self, x_shape: tuple[int, ...], num_bits: int, seed: int = 0) -> None:
+        signs = torch.Generator().manual_seed(seed)
+        self.num_labels = 2**num_bits
+        self.projection = (
+            torch.randint(0, 2, (num_bits, prod(x_shape)), generator=signs).double() * 2 - 1
+        )
+
+    def __call__(self, x: ArrayLike | Tensor) -> np.ndarray:
+        """Labels ``[N]`` of data ``[N, *x_shape]``."""
+        powers = 2 ** torch.arange(len(self.projection))
+        parts = torch.as_tensor(x).split(4096)
+        positive = (part.cpu().flatten(1).double() @ self.projection.T > 0 for part in parts)
+        return torch.cat([(each * powers).sum(1) for each in positive]).numpy()
 
 
 def hashed(shape: tuple[int, ...], likelihood: Likelihood, settings: Settings, seed: int) -> Built:

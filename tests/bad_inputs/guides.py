@@ -22,7 +22,6 @@ from guides import (
     LadderGuide,
     MarginalGuide,
     PointGuide,
-    RademacherHash,
     Refined,
     ScoreFunction,
     SimilarContentGuide,
@@ -242,14 +241,6 @@ GUIDES = [
         "ScoreFunction",
         ("unknown: baseline", lambda: ScoreFunction("mean"), "baseline must be one of"),
         ("misfit: two guides", lambda: twice(ScoreFunction()), "belongs to another guide: give"),
-    ),
-    *of(
-        "RademacherHash",
-        ("range: num_bits", lambda: RademacherHash((D,), 0), f"num_bits {COUNT}, got 0"),
-        ("huge: num_bits", lambda: RademacherHash((D,), 25), "33554432 labels: use 24 bits at"),
-        ("type: x_shape", lambda: RademacherHash(D, 2), "shape of one sample, .* got 6"),
-        ("shape: x", lambda: RademacherHash((D,), 2)(X[:, :5]), r"the hash was built for \[N, 6\]"),
-        ("nan: x", lambda: RademacherHash((D,), 2)(holed(NAN)), "x is empty, or holds NaN"),
     ),
     *of(
         "FacetGuide.embed",

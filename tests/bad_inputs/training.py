@@ -46,6 +46,7 @@ from inference import (
     neighbor_clusters,
     neighbor_start,
     oriented_gradients,
+    plain_programs,
     standard_normal_priors,
     warm_start,
 )
@@ -324,6 +325,12 @@ RUNS = [
         ("type: factor", lambda: ReduceOnPlateau("a"), r"factor must be within \(0, 1\), got 'a'"),
         ("range: patience", lambda: ReduceOnPlateau(patience=0), f"patience {COUNT}, got 0"),
         ("type: threshold", lambda: ReduceOnPlateau(threshold="a"), "threshold must be a number"),
+    ),
+    *of(
+        "plain_programs",
+        ("type: guide", lambda: plain_programs(print, guide(), X), "guide must be a function or"),
+        ("shape: y", lambda: plain_programs(print, print, X, y=X[:2]), "y must have an entry for"),
+        ("empty: x", lambda: plain_programs(print, print, X[:0]), "x is empty"),
     ),
     *of(
         "fit_together",

@@ -1,12 +1,13 @@
-"""Labels from a random projection: the definition, and what is refused."""
+"""Labels from a random projection, by their definition."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
 
-from guides import ConditionalGuide, RademacherHash
+from guides import ConditionalGuide
 from inference import SVIRunner
+from lab.protocols.identifiability_images import RademacherHash
 from ppl_models import IVAE, MLP, Normal
 
 

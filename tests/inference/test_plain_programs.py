@@ -1,0 +1,169 @@
+"""Functions, modules and autoguides in the runner, against exact posteriors and Pyro's own loop."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro.infer import SVI, Trace_ELBO, TraceEnum_ELBO, config_enumerate
+from pyro.infer.autoguide import AutoNormal
+from pyro.nn import PyroModule
+from torch import Tensor, nn
+from torch.distributions import constraints
+
+from inference import Checkpoints, SVIRunner, WarmUp, fit_together, plain_programs
+
+X = 3 + torch.randn(40, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(autouse=True)
+def _store() -> Iterator[None]:
+    pyro.clear_param_store()
+    pyro.set_rng_seed(0)
+    yield
+    pyro.clear_param_store()
+
+
+def model(x: Tensor) -> Tensor:
+    loc = pyro.sample("loc", dist.Normal(0.0, 2.0))
+    with pyro.plate("data", 40, subsample_size=len(x)):
+        return pyro.sample("x", dist.Normal(loc, 1.0), obs=x)
+
+
+def guide(x: Tensor) -> None:
+    loc = pyro.param("belief.loc", torch.tensor(0.0))
+    scale = pyro.param("belief.scale", torch.tensor(1.0), constraint=constraints.positive)
+    pyro.sample("loc", dist.Normal(loc, scale))
+
+
+def test_the_posterior_is_the_conjugate_one() -> None:
+    precision = 1 / 4 + len(X)
+    runner = SVIRunner(*plain_programs(model, guide, X), lr=0.02, seed=0)
+    runner.fit(X, 600, batch_size=40, progress=False, log_every=100)
+    runner.lr = 1e-3
+    runner.fit(X, 600, batch_size=40, progress=False, log_every=100)
+    assert pyro.param("belief.loc").item() == pytest.approx(float(X.sum()) / precision, abs=0.02)
+    assert pyro.param("belief.scale").item() == pytest.approx(precision**-0.5, rel=0.05)
+    assert set(runner.history[0]) == {"epoch", "step", "seconds", "objective", "elbo"}
+
+
+def test_steps_are_those_of_pyros_loop() -> None:
+    """With the same draws, and SGD, of which the same gradients make the same steps."""
+    programs = plain_programs(model, guide, X)
+    runner = SVIRunner(*programs, lr=0.01, optimizer=torch.optim.SGD, seed=0)
+    with runner.while_training():
+        start = torch.get_rng_state()
+    runner.fit(X, 3, batch_size=40, progress=False)
+    found = {name: value.clone() for name, value in pyro.get_param_store().items()}
+    pyro.clear_param_store()
+    svi = SVI(model, guide, pyro.optim.SGD({"lr": 0.01 / 40}), Trace_ELBO())  # nats per datum
+    guide(X)
+    torch.set_rng_state(start)
+    for _ in range(3):
+        svi.step(X)
+    for name, value in pyro.get_param_store().items():
+        torch.testing.assert_close(found[name], value)
+
+
+def test_discrete_sites_by_pyros_enumeration() -> None:
+    @config_enumerate
+    def mixture(x: Tensor) -> None:
+        locs = pyro.param("locs", torch.tensor([1.0, 5.0]))
+        with pyro.plate("data", len(x)):
+            c = pyro.sample("c", dist.Categorical(torch.ones(2)))
+            pyro.sample("x", dist.Normal(locs[c], 0.5), obs=x)
+
+    def nothing(x: Tensor) -> None:
+        pass
+
+    x = torch.cat([torch.randn(50) / 2, 6 + torch.randn(50) / 2])
+    programs = plain_programs(mixture, nothing, x)
+    objective = TraceEnum_ELBO(max_plate_nesting=1)
+    SVIRunner(*programs, objective=objective, lr=0.05).fit(x, 60, 50, progress=False)
+    assert pyro.param("locs").tolist() == pytest.approx([0, 6], abs=0.4)
+
+
+class Regression(PyroModule):
+    """y ~ Normal(network(x), 0.1), with a network that has buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 1))
+
+    def forward(self, x: Tensor, *, y: Tensor) -> None:
+        mean = self.net(x)[:, 0]
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(mean, 0.1), obs=y)
+
+
+def test_a_module_with_other_inputs_resumes_bit_for_bit(tmp_path: Path) -> None:
+    x = torch.randn(60, 2)
+    y = x.prod(-1)
+
+    def run() -> SVIRunner:
+        pyro.clear_param_store()
+        pyro.set_rng_seed(1)
+        programs = plain_programs(Regression(), lambda x, y: None, x, y=y)
+        return SVIRunner(*programs, lr=0.01, seed=2)
+
+    def stop(runner: Any, record: dict[str, Any]) -> None:
+        if record["epoch"] == 3:
+            raise KeyboardInterrupt
+
+    whole = run().fit(x, 6, 20, progress=False, y=y)
+    with pytest.raises(KeyboardInterrupt):
+        run().fit(
+            x, 6, 20, progress=False, checkpoints=Checkpoints(tmp_path), callbacks=[stop], y=y
+        )
+    again = run()
+    given = {"checkpoints": Checkpoints(tmp_path, resume=True), "callbacks": [lambda *_: None]}
+    again.fit(x, 6, 20, progress=False, y=y, **given)
+    expected = whole.loss.state_dict()
+    assert "guide.model.program.net.1.running_mean" in expected
+    for name, tensor in again.loss.state_dict().items():
+        assert torch.equal(tensor, expected[name]), name
+
+
+def test_an_autoguide_is_saved_and_loaded(tmp_path: Path) -> None:
+    fitted = SVIRunner(*plain_programs(model, AutoNormal(model), X), lr=0.05)
+    fitted.fit(X, 20, 40, progress=False).save(tmp_path)
+    loc = pyro.param("AutoNormal.locs.loc").item()
+    pyro.clear_param_store()
+    again = SVIRunner.load(tmp_path, guide=plain_programs(model, AutoNormal(model), X)[1])
+    assert pyro.param("AutoNormal.locs.loc").item() == loc
+    assert again.history == fitted.history
+
+
+def test_long_calls_are_not_recorded_and_do_not_warn() -> None:
+    runner = SVIRunner(*plain_programs(model, guide, X))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        runner.fit(X, 500, batch_size=40, progress=False, log_every=500)
+    asked = SVIRunner(runner.model, runner.guide, compile="replay")
+    before = pyro.param("belief.loc").item()
+    with pytest.warns(UserWarning, match="parameters are in Pyro's store.*through Pyro"):
+        asked.fit(X, 3, batch_size=40, progress=False)
+    assert pyro.param("belief.loc").item() != before
+
+
+def test_what_cannot_be_is_refused() -> None:
+    programs = plain_programs(model, guide, X)
+    with pytest.raises(ValueError, match="functions have none: leave it out, and scale their"):
+        SVIRunner(*programs, schedule=WarmUp(3)).fit(X, 4, progress=False)
+    with pytest.raises(ValueError, match="parameters are in Pyro's store"):
+        fit_together([SVIRunner(*programs)], X, 2, progress=False)
+    with pytest.raises(ValueError, match=r"no facets .* call them by pyro.infer.Predictive"):
+        programs[1].predict(X)
+    with pytest.raises(ValueError, match="neither program has a parameter that learns"):
+        plain_programs(model, lambda x: pyro.sample("loc", dist.Normal(0.0, 1.0)), X)
+    with pytest.raises(ValueError, match="plain_programs"):
+        SVIRunner(model, guide)  # type: ignore[arg-type]
+    pyro.clear_param_store()
+    with pytest.raises(ValueError, match=r"another 'belief.loc' than .* call plain_programs again"):
+        SVIRunner(*programs).fit(X, 1, progress=False)
