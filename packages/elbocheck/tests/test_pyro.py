@@ -208,6 +208,12 @@ def test_other_bounds_have_their_own_exact_value(alpha: float) -> None:
     exact = Program(conjugate, normal, pairs(alpha), REALS).reference().value
     assert exact < -float(exact_elbo(conjugate, normal, REALS).detach()) - 0.05  # a tighter bound
 
+    def by_name(*, x: Tensor) -> None:
+        conjugate(x)
+
+    named = Program(by_name, normal, pairs(alpha), x=REALS).reference().value
+    assert named == exact
+
 
 # Faults
 
@@ -462,12 +468,28 @@ def forgotten(x: Tensor) -> None:
     pyro.sample("z", Forgetful(pyro.param("loc", torch.tensor(0.0).double()), s))
 
 
+class OncePerChannel(dist.Independent):
+    """A scale for each channel, whose log-determinant is counted once rather than at each place
+    (tensorflow/probability 238).
+    """
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        scale = self.base_dist.scale.log()
+        return super().log_prob(value) + scale.sum((-2, -1)) - scale[..., 0].sum(-1)
+
+
+def per_channel(x: Tensor) -> None:
+    s = pyro.param("s", torch.full((2, 1), 0.7).double(), constraints.positive)
+    pyro.sample("z", OncePerChannel(dist.Normal(torch.zeros(2, 3).double(), s), 2))
+
+
 def test_a_guide_s_log_density_is_checked_apart() -> None:
     """A forgotten log-determinant passes every estimator, and its own exact value."""
     assert verdict(conjugate, forgotten, Trace_ELBO(**AVERAGED), REALS).verdict == "unbiased"
     tested = partial(check_guide, num_draws=1200, bias=0.35)
     assert [r.verdict for r in tested(normal, REALS)] == ["unbiased", "unbiased"]
-    assert [r.verdict for r in tested(forgotten, REALS)] == ["biased", "biased"]
+    for guide in (forgotten, per_channel):
+        assert [r.verdict for r in tested(guide, REALS)] == ["biased", "biased"]
     gamma = positive(dist.Gamma, 3.0, 2.0)
     for guide in (AutoStructured(conjugate), gamma):
         assert {r.verdict for r in tested(guide, COUNTS)} == {"unbiased"}

@@ -87,13 +87,14 @@ def exact_bound(
     alpha: float = 0.0,
     num_particles: int = 2,
     points: int = 20,
+    **kwargs: Any,
 ) -> Tensor:
     """The bound that :class:`pyro.infer.RenyiELBO` estimates (Li and Turner, 2016, Eq. 10), by
     quadrature over all of its particles: with ``alpha=0`` IWAE's.
 
     :raises ValueError: as :func:`exact_elbo`; for latents in a plate, or too many particles.
     """
-    grid = _Grid(model, guide, args, {}, points)
+    grid = _Grid(model, guide, args, kwargs, points)
     count = math.prod(latent.size for latent in grid.latents) ** num_particles
     if grid.hidden or any(latent.frames for latent in grid.latents) or count > MAX_TERMS:
         raise ValueError(

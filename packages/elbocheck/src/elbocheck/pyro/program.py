@@ -118,13 +118,11 @@ class Program(programs.Program):
         for number in (points, points - points // 4):
             with isolated(0, self.device, self.model, self.guide):
                 held = self._leaves()
+                bound, options = exact_elbo, {**self.named, "points": number}
                 if isinstance(self.elbo, RenyiELBO):
-                    bound = partial(
-                        exact_bound, alpha=self.elbo.alpha, num_particles=self.elbo.num_particles
-                    )
-                else:
-                    bound = partial(exact_elbo, **self.named)
-                found = bound(self.model, self.guide, *self.inputs, points=number)
+                    bound = partial(exact_bound, alpha=self.elbo.alpha)
+                    options["num_particles"] = self.elbo.num_particles
+                found = bound(self.model, self.guide, *self.inputs, **options)
                 pairs.append((-float(found.detach()), _gradient_of(-found, held)))
         (value, gradient), (coarse, other) = pairs
         apart = {name: np.abs(of - other[name]) for name, of in gradient.items()}
