@@ -56,10 +56,7 @@ class PlainModel(FacetModel):
 
 
 class PlainGuide(FacetGuide):
-    """The guide of a :class:`PlainModel`.
-
-    :ivar in_store: the parameters of both programs that no module of theirs has, by Pyro's names.
-    """
+    """Its guide, and the parameters of both that no module of theirs has (``in_store``)."""
 
     program: Callable[..., Any]
     needs = Needs.ANY_OBJECTIVE

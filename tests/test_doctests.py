@@ -48,7 +48,7 @@ PUBLIC = (
 BASES = ("Architecture", "Evidence", "FacetGuide", "FacetModel", "Family", "Ladder", "Likelihood")
 BASES += ("Mixture", "NetworkGuide", "Prior", "Schedule", "SupervisedGuide")
 BUILT = ("Decoder", "Encoder", "FlowDecoder", "NoEncoder")
-RESULTS = ("FittedRun", "HeldOutCorrelation")
+RESULTS = ("HeldOutCorrelation",)
 EXEMPT = {
     **dict.fromkeys(BASES, "a base class: its subclasses have examples"),
     **dict.fromkeys(BUILT, "built by architectures, which have examples"),

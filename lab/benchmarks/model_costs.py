@@ -1,9 +1,8 @@
-"""What a training step of every model costs: time, memory, and how time grows with the sizes of
-MFCVAE.
+"""What a training step of every model costs: time and memory.
 
     python -m lab.benchmarks.model_costs --steps 30 --out costs.json
-    python -m lab.benchmarks.model_costs --models MFCVAE VAE --modes --sweeps K --device cuda
-    python -m lab.benchmarks.model_costs --models --sweeps --threads 1 --out modes.json
+    python -m lab.benchmarks.model_costs --models MFCVAE VAE --modes --device cuda
+    python -m lab.benchmarks.model_costs --models --threads 1 --out modes.json
     python -m lab.benchmarks.model_costs --smoke
 
 For every model, interleaved in one process, medians of: the step that SVIRunner.fit takes, its
@@ -17,12 +16,7 @@ Then, at batches of 64 rows, the ways in which SVIRunner.fit takes its steps: th
 handlers (compile=None) and replayed (compile="replay"), whole steps with the gathering of their
 batch, in turns; medians over the turns, and of the ratio within a round, with its quartiles.
 
-Then the step of MFCVAE with VaDEGuide by its batch, K, J and L, each with an exponent: the slope of
-a least-squares line through log time by log size. It is of the whole step, most of which is often
-the networks' and does not grow, so the slope between the two largest sizes is given as well. With J
-the networks grow too: a level for each facet.
-
---models, --modes or --sweeps without a name leaves that part out.
+--models or --modes without a name leaves that part out.
 """
 
 from __future__ import annotations
@@ -30,7 +24,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import math
 import platform
 import time
 import warnings
@@ -42,12 +35,11 @@ from typing import Any
 
 import pyro
 import torch
-from scipy.stats import linregress
 
-from guides import FacetGuide, VaDEGuide
+from guides import FacetGuide
 from inference import SVIRunner
 from inference.training.recorder import RecordingWarning
-from lab.benchmarks.model_cases import CASES, FULL, SMALL, Case, Size, facets
+from lab.benchmarks.model_cases import CASES, FULL, SMALL, Case, Size
 from lab.benchmarks.model_steps import (
     VARIANTS,
     FitSteps,
@@ -55,13 +47,11 @@ from lab.benchmarks.model_steps import (
     check_same_objective,
     in_turns,
     interleaved_medians,
-    library_step,
     peak_memory,
     ratios,
     spread,
     timed,
 )
-from ppl_models import MFCVAE, MLPLadder
 from ppl_models.given.observed import Observed
 
 RATIOS = {
@@ -171,61 +161,6 @@ def seconds_by_mode(
     }
 
 
-@dataclass(frozen=True)
-class Sweep:
-    """Sizes that one of MFCVAE's four numbers takes, the others being as they are by default."""
-
-    sizes: tuple[int, ...]
-    small: tuple[int, ...]
-
-    def of(self, size: Size) -> tuple[int, ...]:
-        return self.small if size.small else self.sizes
-
-
-SWEEPS = {
-    "batch": Sweep((64, 128, 256, 512, 1024, 2048, 4096), (4, 8, 16)),
-    "K": Sweep((25, 79, 250, 790, 2500), (3, 6, 12)),
-    "J": Sweep((1, 2, 4, 8), (1, 2, 3)),
-    "L": Sweep((1, 2, 5, 10, 20), (1, 2, 3)),
-}
-FIXED = {"batch": 512, "K": 25, "J": 2, "L": 1}
-
-
-def mfcvae_step(settings: Settings, batch: int, K: int, J: int, L: int) -> Callable[[], Any]:
-    """J facets of K components and five dimensions, on the network that a model of J facets has by
-    default.
-    """
-    network = MLPLadder(settings.size.widths(*[500] * J)) if settings.size.small else None
-    model = MFCVAE(settings.size.row, facets(J, K), network=network)
-    x = torch.rand(batch, *model.x_shape)
-    return library_step(VaDEGuide(model, L).to(settings.device), Observed(x.to(settings.device)))
-
-
-def seconds_by_size(name: str, settings: Settings) -> dict[int, float]:
-    """Median seconds of a step by the size of ``name``, all sizes interleaved."""
-    steps = {
-        str(n): timed(mfcvae_step(settings, **(FIXED | {name: n})), settings.device)
-        for n in SWEEPS[name].of(settings.size)
-    }
-    return {
-        int(n): s for n, s in interleaved_medians(steps, settings.steps, settings.untimed).items()
-    }
-
-
-def growth(seconds: dict[int, float]) -> dict[str, float]:
-    """How time grows with size: the fitted exponent with its standard error, and the slope at the
-    end.
-    """
-    logs = [(math.log(n), math.log(s)) for n, s in seconds.items()]
-    fit = linregress(*zip(*logs, strict=True))
-    (n, s), (last_n, last_s) = logs[-2:]
-    return {
-        "exponent": fit.slope,
-        "standard_error": fit.stderr,
-        "last_slope": (last_s - s) / (last_n - n),
-    }
-
-
 # What is printed: a line as soon as it is measured.
 
 
@@ -296,29 +231,7 @@ def report_modes(names: Sequence[str], settings: Settings) -> dict[str, dict[str
     return found
 
 
-def report_sweeps(names: Sequence[str], settings: Settings) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for name in names:
-        others = ", ".join(f"{n} {FIXED[n]}" for n in FIXED if n != name)
-        seconds = seconds_by_size(name, settings)
-        found[name] = {"seconds": seconds, **growth(seconds)}
-        print(f"Median milliseconds of MFCVAE's step by {name} ({others})")
-        headings = [name, *(str(n) for n in seconds)]
-        print(line(headings, headings))
-        print(line(["", *(f"{1e3 * s:.2f}" for s in seconds.values())], headings))
-        print(
-            f"exponent of the whole step {found[name]['exponent']:.3f} "
-            f"(standard error {found[name]['standard_error']:.3f}), "
-            f"between the last two sizes {found[name]['last_slope']:.3f}\n",
-            flush=True,
-        )
-        gc.collect()
-    return found
-
-
-def measure(
-    models: Sequence[str], sweeps: Sequence[str], settings: Settings, modes: Sequence[str] = ()
-) -> dict[str, Any]:
+def measure(models: Sequence[str], settings: Settings, modes: Sequence[str] = ()) -> dict[str, Any]:
     """Measure and print all; what was found, in seconds and bytes."""
     about = {
         "device": str(settings.device),
@@ -339,7 +252,6 @@ def measure(
         "seconds": report_times(models, settings) if models else {},
         "peak_bytes": report_memory(models, settings) if models else {},
         "modes": report_modes(modes, settings) if modes else {},
-        "sweeps": report_sweeps(sweeps, settings),
     }
 
 
@@ -363,14 +275,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         metavar="MODEL",
         help="models whose ways to take a step are compared",
     )
-    parser.add_argument(
-        "--sweeps",
-        nargs="*",
-        choices=list(SWEEPS),
-        default=list(SWEEPS),
-        metavar="NUMBER",
-        help=", ".join(SWEEPS),
-    )
     parser.add_argument("--steps", type=int, default=30, help="timed steps of each variant")
     parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
     parser.add_argument("--threads", type=int, help="of PyTorch")
@@ -389,7 +293,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     settings = Settings(FULL, args.device, args.steps)
     if args.smoke:
         settings = replace(settings, size=SMALL, steps=3, untimed=1, remembered=("ours",))
-    found = measure(args.models, args.sweeps, settings, args.modes)
+    found = measure(args.models, settings, args.modes)
     if args.out is not None:
         args.out.write_text(json.dumps(found, indent=1) + "\n")
 

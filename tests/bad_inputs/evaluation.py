@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 
 from facetvae.describing import FacetClusters, describe_clusters
-from facetvae.selection import select_model
 from facetvae.selection.agreement import clusters_in_use, redundancy, stability
 from inference.evaluation import exact_objective, log_importance_weights
 from inference.metrics import (
@@ -32,9 +31,7 @@ from tests.bad_inputs.shared import (
     holed,
     ladder,
     of,
-    runner,
 )
-from tests.bad_inputs.training import spoilt
 
 CLUSTERS = {"a": LABEL}
 
@@ -94,49 +91,7 @@ DESCRIBING = of(
 )
 
 
-def select(candidates: Any, x: Any = X, **options: Any) -> Any:
-    return select_model(candidates, x, **options)
-
-
 SELECTION = [
-    *of(
-        "select_model",
-        (
-            "empty: candidates",
-            lambda: select({}),
-            "candidates must be lists of fitted runs by name",
-        ),
-        ("type: candidates", lambda: select([guide()]), r"by name, such as .* got \[VaDEGuide"),
-        (
-            "type: a guide",
-            lambda: select({"a": guide()}),
-            "candidate 'a' must be runners or guides in a sequence, got VaDEGuide",
-        ),
-        (
-            "type: models",
-            lambda: select({"a": [facet()]}),
-            "each of candidate 'a' must be runners or guides in a sequence, got MFCVAE",
-        ),
-        (
-            "type: a number",
-            lambda: select({"a": 3}),
-            "candidate 'a' must be runners or guides in a sequence, got int",
-        ),
-        ("empty: runs", lambda: select({"a": []}), "candidate 'a' has no runs"),
-        (
-            "shape: numbers of runs",
-            lambda: select({"a": [guide()], "b": [guide(), runner()]}),
-            r"runs must be equally many of each candidate, .* got .* \{'a': \(1, ",
-        ),
-        (
-            "range: draws",
-            lambda: select({"a": [guide()]}, num_draws=0),
-            f"num_draws {COUNT}, got 0",
-        ),
-        ("shape: x", lambda: select({"a": [guide()]}, x=X[:, 1:]), r"x has shape \[5, 5\]"),
-        ("type: x", lambda: select({"a": [guide()]}, x="x"), "x must hold numbers, got str"),
-        ("nan: fitted", lambda: select({"a": [spoilt()]}), "candidate 'a' has parameters that are"),
-    ),
     *of(
         "clusters_in_use",
         ("shape: proba", lambda: clusters_in_use([0.5, 0.5]), r"probabilities \[N, K\], got shape"),

@@ -27,7 +27,6 @@ from facetvae.estimators import (
     SemiSupervisedClassifier,
 )
 from facetvae.explorer import Explorer
-from facetvae.selection import select_model
 from guides import FacetGuide, GroupedGuide, VaDEGuide
 from inference import (
     Checkpoints,
@@ -150,7 +149,6 @@ TRAINING: dict[str, Callable[[], Prepared]] = {
     ),
     "learn_to_encode": grouped(lambda own: learn_to_encode(own, 20, 2, progress=False)),
     "infer_tables": grouped(lambda own: infer_tables(own.model, X, GROUPS, 2, progress=False)),
-    "select_model": of_guide(lambda own: select_model({"a": [own]}, X, num_draws=3)),
 }
 # What asks a network.
 ASKING: dict[str, Callable[[], Prepared]] = {

@@ -205,7 +205,7 @@ def test_every_flag_takes_what_it_has_without_being_given(
 
 
 def test_each_is_run() -> None:
-    run_here = {name for name, *_ in [*VARIANTS, *MANY]} | {"nvae", "augmentation", "choose"}
+    run_here = {name for name, *_ in [*VARIANTS, *MANY]} | {"nvae", "augmentation"}
     assert run_here == set(PROTOCOLS)
 
 
@@ -241,20 +241,6 @@ def test_runs_and_writes_its_run_folder(variant: list[str], tmp_path: Path) -> N
                 assert low <= value <= high, score
             assert re.search(rf"^{facet} +{label} ", said, re.M)
     assert names(tmp_path) == {"run"}, "a protocol writes into its run folder only"
-
-
-def test_the_choice_leaves_its_table_and_the_chosen_runs(tmp_path: Path) -> None:
-    said, out = finished(tmp_path, "choose", "--dataset", "drawn", "--weights", "dirichlet")
-    assert names(out) == {"run.json", "results.json", "chosen", "checkpoints"}
-    results = json.loads((out / "results.json").read_text())
-    assert list(results["candidates"]) == ["1 x 2", "1 x 3", "2 x 2", "2 x 3", "3 x 2", "3 x 3"]
-    J, K = map(int, results["chosen"].split(" x "))
-    for seed in (0, 1):
-        facets = SVIRunner.load(out / "chosen" / f"seed-{seed}").model.mixtures
-        assert [prior.num_components for prior in facets.values()] == [K] * J
-    for name in results["candidates"]:
-        assert len(re.findall(rf"^[* ] {name} ", said, re.M)) == 2, "a line in each of two tables"
-    assert f"chosen: {results['chosen']}, the smallest within one standard error" in said
 
 
 NVAE_RUNS = [
@@ -332,9 +318,7 @@ def test_experiments_of_many_runs_leave_each_of_them_and_do_none_twice(
     assert again[again.index(heading) :] == said[said.index(heading) :]
 
 
-@pytest.mark.parametrize(
-    ("name", "flags"), [*((name, []) for name in PROTOCOLS), ("choose", ["--dataset", "drawn"])]
-)
+@pytest.mark.parametrize(("name", "flags"), [(name, []) for name in PROTOCOLS])
 def test_smoke_sets_sizes_only(name: str, flags: list[str]) -> None:
     """The smoke run goes through the same code: sizes and lengths differ from the full run's, and
     flags still count.
@@ -581,9 +565,7 @@ def test_torchrun_makes_one_run_of_several_processes(tmp_path: Path) -> None:
     assert names(tmp_path) == {"run"}
 
 
-@pytest.mark.parametrize(
-    "name", ["augmentation", "choose", "identifiability", "identifiability_images"]
-)
+@pytest.mark.parametrize("name", ["augmentation", "identifiability", "identifiability_images"])
 def test_protocols_of_many_runs_take_one_process(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
