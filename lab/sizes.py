@@ -25,12 +25,12 @@ LIBRARY = ("ppl_models", "guides", "inference", "facetvae")
 LIMITS = {
     ("ppl_models", "guides"): 10_500,
     ("inference",): 10_600,
-    ("facetvae",): 8_500,
-    LIBRARY: 29_500,
-    ("packages",): 4_200,
-    ("examples",): 2_500,
-    ("lab",): 14_000,
-    ("",): 79_100,
+    ("facetvae",): 8_250,
+    LIBRARY: 29_300,
+    ("packages",): 4_220,
+    ("examples",): 1_600,
+    ("lab",): 13_300,
+    ("",): 78_700,
 }
 MOST_NAMES = 400
 CLOSURES = ("facetvae.table_rules.counting", "inference.schedules")

@@ -39,6 +39,7 @@ from pyro.infer.autoguide import (
 from pyro.nn import PyroModule, PyroParam
 from pyro.optim import Adam
 from pyro.poutine import Trace
+from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 from torch.distributions import constraints, kl_divergence
 
@@ -252,6 +253,43 @@ def test_gross_faults_of_the_path_that_svi_takes_are_found(kind: type, fault: di
     found = names(verdict(*EVERY[kind], elbo, REALS, max_draws=50))
     assert ("gradient" in fault) == any(name.startswith("gradient") for name in found)
     assert "loss" not in found
+
+
+class Detached(Messenger):
+    def _pyro_post_param(self, msg: Any) -> None:
+        if msg["name"] == "s":
+            msg["value"] = msg["value"].detach()
+
+
+def reversed_kl() -> Tensor:
+    """The KL of the other direction, instead of the right one."""
+    q, p = dist.Normal(0.0, pyro.param("s")), dist.Normal(pyro.param("m"), 1.0)
+    return kl_divergence(p, q) - kl_divergence(q, p)
+
+
+def nothing() -> Tensor:
+    return 0 * pyro.param("m")
+
+
+SUBTLE = {
+    "a dropped scale": (partial(poutine.scale, scale=3 / 7), nothing),
+    "a detached parameter": (Detached(), nothing),
+    "the other KL": (lambda program: program, reversed_kl),
+}
+
+
+@pytest.mark.parametrize("kind", EVERY)
+@pytest.mark.parametrize("fault", SUBTLE)
+def test_subtle_faults_are_found_in_every_objective(kind: type, fault: str) -> None:
+    through, beside = SUBTLE[fault]
+
+    class Changed(kind):
+        def loss_and_grads(self, model: Any, guide: Any, *args: Any) -> float:
+            value = super().loss_and_grads(through(model), through(guide), *args)
+            (more := beside()).backward()
+            return value + float(more.detach())
+
+    assert verdict(conjugate, normal, Changed(**AVERAGED), REALS).verdict == "biased"
 
 
 def traces(model: Callable, guide: Callable, *args: Any) -> tuple[Trace, Trace]:
