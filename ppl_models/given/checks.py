@@ -146,6 +146,8 @@ def check_rows(shape: Sequence[int], x_shape: tuple[int, ...]) -> None:
         advice = "for a single sample give x[None]"
     elif len(shape) > 1 and prod(shape[1:]) == prod(x_shape):
         advice = f"reshape it, for example x.reshape(len(x), {', '.join(map(str, x_shape))})"
+    elif len(shape) > len(x_shape) + 1 and tuple(shape[-len(x_shape) :]) == x_shape:
+        advice = f"stack the rows, as by x.reshape(-1, {', '.join(map(str, x_shape))})"
     else:
         advice = f"build the model with x_shape={tuple(shape[1:])}, or check the data"
     expected = ", ".join(map(str, ("N", *x_shape)))

@@ -236,6 +236,7 @@ DATA: list[tuple[str, Any, str]] = [
     ),
     ("shape: one datum", np.zeros(D), r"x has shape \[6\], .* for a single sample give x\[None\]"),
     ("shape: images", np.zeros((5, 2, 3)), r"reshape it, for example x.reshape\(len\(x\), 6\)"),
+    ("shape: plates", np.zeros((5, 2, 6)), r"stack the rows, as by x.reshape\(-1, 6\)"),
     ("shape: a number", np.float64(3.0), r"x has shape \[\]"),
     ("shape: ragged", [[0.1] * D, [0.1]], "x must be an array, with rows of equal shape"),
     (
