@@ -266,4 +266,5 @@ def tensors_of(batch: Observed) -> list[Tensor]:
 
 
 def _key(batch: Observed) -> tuple[Hashable, ...]:
-    return batch.size, *((each.shape, each.dtype) for each in tensors_of(batch))
+    forms = ((each.shape, each.dtype, each.stride()) for each in tensors_of(batch))
+    return batch.size, *forms

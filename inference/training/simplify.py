@@ -25,6 +25,7 @@ NEUTRAL_AT_ONE |= {aten.pow.Tensor_Scalar}
 BROADCASTING = {aten.mul.Tensor, aten.div.Tensor, aten.add.Tensor, aten.sub.Tensor}
 # Depend on their argument's shape alone.
 FILLING = {aten.ones_like.default, aten.zeros_like.default, aten.full_like.default}
+BATCH_NORMS = {aten.native_batch_norm.default, aten.cudnn_batch_norm.default}
 # Numbers of a constant that is kept rather than computed in each step.
 LARGEST_CONSTANT = 2**20
 
@@ -47,7 +48,8 @@ def simplify(program: GraphModule) -> None:
 
 def has_an_effect(node: Node) -> bool:
     """Whether an operation matters though its result is not used: draws move the random stream."""
-    return node.is_impure() or is_random(node)
+    silent = isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.returns
+    return node.is_impure() or is_random(node) or silent  # such as a check that raises
 
 
 def _operations(program: GraphModule, fixed: set[Node]) -> list[Node]:
@@ -76,6 +78,8 @@ def _mutated(program: GraphModule) -> set[Node]:
 
 
 def mutates(node: Node) -> bool:
+    if node.target in BATCH_NORMS:  # which update running averages, and do not say so
+        return bool(node.args[5])
     return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
@@ -84,6 +88,8 @@ def shares_memory(node: Node) -> bool:
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return node.op == "call_function"
+    if target is aten._unsafe_view.default:  # whose schema does not say so
+        return True
     return any(result.alias_info is not None for result in target._schema.returns)
 
 

@@ -13,9 +13,9 @@ from torch.fx.node import map_aggregate
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from inference.training.simplify import empty, is_random, mutates
+from inference.training.simplify import empty, has_an_effect, is_random, mutates
 
-aten = torch.ops.aten
+aten, STRIDED = torch.ops.aten, torch.strided
 
 
 class Tape(TorchDispatchMode):
@@ -31,6 +31,7 @@ class Tape(TorchDispatchMode):
         super().__init__()
         self.graph, self.constants = Graph(), nn.Module()
         self.nodes = WeakTensorKeyDictionary()  # of those that exist
+        self.written: set[int] = set()  # memory that an operation has written to
         for i, tensor in enumerate(given):
             self._of(self.graph.placeholder(f"given_{i}"), tensor)
 
@@ -39,20 +40,32 @@ class Tape(TorchDispatchMode):
         if func is aten.lift_fresh.default:  # makes a new tensor in each call
             func = aten.lift_fresh_copy.default
         result = func(*args, **(kwargs or {}))
-        tensors = [each for each in _several(result) if isinstance(each, Tensor)]
-        node = self.graph.call_function(func, *map_aggregate((args, kwargs or {}), self.node))
-        moving = is_random(node) or mutates(node)
+        given: list[Tensor] = []
+
+        def noted(value: Any) -> Any:
+            given.extend([value] if isinstance(value, Tensor) else [])
+            return self.node(value)
+
+        node = self.graph.call_function(func, *map_aggregate((args, kwargs or {}), noted))
+        memory = {each.untyped_storage().data_ptr() for each in given if each.layout is STRIDED}
+        if mutates(node):
+            self.written |= memory
+        moving = is_random(node) or not memory.isdisjoint(self.written)
         fixed = not moving and all(each.meta["fixed"] for each in node.all_input_nodes)
-        if not tensors and not mutates(node):
+        reads = torch.Tag.data_dependent_output in func.tags or _shape_is_read(func, given)
+        if reads and not fixed:
+            raise RuntimeError(f"it reads a tensor's value, by {func}")
+        values = not any(isinstance(each, Tensor) for each in _several(result))
+        if values and not has_an_effect(node):
             self.graph.erase_node(node)
-            if torch.Tag.data_dependent_output in func.tags and not fixed:
-                raise RuntimeError(f"it reads a tensor's value, by {func}")
             return result
         self._of(node, result, fixed)
         return result
 
     def node(self, value: Any) -> Any:
         """A tensor's node; anything else as it is."""
+        if isinstance(value, torch.Generator | torch.UntypedStorage):
+            raise RuntimeError(f"it calls an operation on a {type(value).__name__}")
         if not isinstance(value, Tensor):
             return value
         if value not in self.nodes:
@@ -77,6 +90,13 @@ class Tape(TorchDispatchMode):
 
 # PyTorch would wrap it when the class is made, to keep its compiler out of it, and import that one.
 Tape.__torch_dispatch__ = Tape.called  # type: ignore[assignment, method-assign]
+
+
+def _shape_is_read(func: Any, given: Sequence[Tensor]) -> bool:
+    """Whether the result's shape depends on values; that of indexing, if a mask chooses."""
+    if func is aten.index.Tensor:
+        return any(each.dtype in (torch.bool, torch.uint8) for each in given[1:])
+    return torch.Tag.dynamic_output_shape in func.tags
 
 
 def _several(values: Any) -> Sequence[Any]:

@@ -231,5 +231,8 @@ def _cpu() -> jax.Device:
 def _text(program: GraphModule) -> Hashable:
     """Equal for equal programs."""
     constants = [attribute(program, n) for n in program.graph.nodes if n.op == "get_attr"]
-    each = (value.detach().flatten().view(torch.uint8).numpy().tobytes() for value in constants)
+    each = (
+        (value.shape, value.dtype, value.detach().flatten().view(torch.uint8).numpy().tobytes())
+        for value in constants
+    )
     return program.code, *each
