@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     )
     from inference.initialization.neighbor_training import cluster_posterior, fit_neighbors
     from inference.initialization.neighbors import neighbor_clusters, neighbor_start
-    from inference.initialization.networks import autoencoder_start, data_dependent_start
+    from inference.initialization.networks import data_dependent_start
     from inference.objectives import (
         Conditioned_ELBO,
         GuideEnum_ELBO,
@@ -62,7 +62,6 @@ __all__ = [
     "SVIRunner",
     "ScoreFunction_ELBO",
     "WarmUp",
-    "autoencoder_start",
     "cluster_posterior",
     "cold_start",
     "data_dependent_start",

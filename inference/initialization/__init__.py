@@ -8,10 +8,9 @@ from inference.initialization.mixtures import (
     warm_start,
 )
 from inference.initialization.neighbors import neighbor_clusters, neighbor_start
-from inference.initialization.networks import autoencoder_start, data_dependent_start
+from inference.initialization.networks import data_dependent_start
 
 __all__ = [
-    "autoencoder_start",
     "cold_start",
     "data_dependent_start",
     "fit_mixtures",

@@ -19,7 +19,7 @@ import pyro
 
 from facetvae.datasets import Dataset
 from guides import FacetGuide, MarginalGuide, VaDEGuide
-from inference import SVIRunner, autoencoder_start, data_dependent_start, fit_mixtures
+from inference import SVIRunner, data_dependent_start, fit_mixtures
 from lab.protocols.common import (
     INIT_FLAG,
     LOSS_FLAG,
@@ -37,6 +37,7 @@ from lab.protocols.common import (
     resolve,
     start_mixtures,
 )
+from lab.protocols.pretraining import autoencoder_start
 from ppl_models import Bernoulli, ConvLadder, GaussianMixture, Normal, SharedMLP, VaDE
 from ppl_models.networks import Architecture
 

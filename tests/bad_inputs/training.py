@@ -28,7 +28,6 @@ from inference import (
     ScoreFunction_ELBO,
     SVIRunner,
     WarmUp,
-    autoencoder_start,
     cluster_posterior,
     cold_start,
     data_dependent_start,
@@ -56,9 +55,7 @@ from ppl_models import (
     FacetModel,
     GaussianMixture,
     GMMFlow,
-    HeteroscedasticNormal,
     SharedMLP,
-    VaDE,
 )
 from tests.bad_inputs.models import neighborly
 from tests.bad_inputs.shared import (
@@ -510,16 +507,6 @@ RUNS = [
         ("shape: few rows", lambda: warm_start(runner(), X[:2], 1), "2 rows are too few .* 3"),
     ),
     *of(
-        "autoencoder_start",
-        ("type: guide", lambda: autoencoder_start(runner(), X, 1), "guide must be a VaDEGuide or"),
-        ("range: epochs", lambda: autoencoder_start(guide(), X, 0), f"epochs {COUNT}, got 0"),
-        (
-            "misfit: likelihood",
-            lambda: autoencoder_start(two_numbers_an_entry(), X, 1),
-            "trained by least squares, so that the decoder must give a mean alone",
-        ),
-    ),
-    *of(
         "data_dependent_start",
         (
             "misfit: flow",
@@ -660,11 +647,6 @@ def spoilt() -> VaDEGuide:
     with torch.no_grad():
         g.model.mixtures["digit"].loc.fill_(NAN)
     return g
-
-
-def two_numbers_an_entry() -> VaDEGuide:
-    """The likelihood takes a mean and a variance from the decoder."""
-    return VaDEGuide(VaDE(X.shape[1:], GaussianMixture(3, 2), HeteroscedasticNormal()))
 
 
 def run_with(**options: Any) -> SVIRunner:

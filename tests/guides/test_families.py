@@ -24,7 +24,7 @@ from guides import (
     MarginalGuide,
     VaDEGuide,
 )
-from inference import SVIRunner, autoencoder_start, data_dependent_start, elbo
+from inference import SVIRunner, data_dependent_start, elbo
 from ppl_models import (
     IVAE,
     MFCVAE,
@@ -200,9 +200,6 @@ def test_what_a_family_does_not_go_with_is_refused() -> None:
     vamp = VaDE((6,), VampPrior(3, 2, (6,)), network=SharedMLP((8,)))
     with pytest.raises(ValueError, match="a VampPrior is made of diagonal posteriors"):
         VaDEGuide(vamp, family=FullCovariance())
-    guide = VaDEGuide(VAE((6,), 2, network=SharedMLP((8,))), family=InverseAutoregressive())
-    with pytest.raises(ValueError, match="an autoencoder gives means of Normals"):
-        autoencoder_start(guide, torch.rand(20, 6), 1)
 
 
 @named

@@ -33,7 +33,6 @@ from inference import (
     Guard,
     SVIRunner,
     WarmUp,
-    autoencoder_start,
     cold_start,
     data_dependent_start,
     elbo,
@@ -136,9 +135,6 @@ TRAINING: dict[str, Callable[[], Prepared]] = {
     "fit with a schedule": lambda: fit(schedule=WarmUp(2)),
     "fit a loader": loaded,
     "fit_together": together,
-    "autoencoder_start": of_guide(
-        lambda own: autoencoder_start(own, X, 1, batch_size=8, progress=False)
-    ),
     "cold_start": of_guide(lambda own: cold_start(own, X)),
     "fit_mixtures": of_guide(lambda own: fit_mixtures(own, X)),
     "data_dependent_start": of_guide(lambda own: data_dependent_start(own, X)),

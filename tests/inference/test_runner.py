@@ -20,7 +20,6 @@ from inference import (
     ProgressiveFadeIn,
     SVIRunner,
     WarmUp,
-    autoencoder_start,
     cold_start,
     elbo,
     fit_mixtures,
@@ -28,7 +27,6 @@ from inference import (
 )
 from inference.callbacks import Evaluate
 from inference.initialization.mixtures import _covariances, _fitted, _in_common_if_likelier
-from inference.initialization.networks import _least_squares
 from inference.metrics import cluster_accuracy
 from inference.randomness import seeded
 from inference.runner import DeadFacetWarning
@@ -36,7 +34,6 @@ from inference.schedules import Schedule, WeightFunction
 from inference.training import loop
 from ppl_models import (
     MFCVAE,
-    Bernoulli,
     FacetModel,
     GaussianMixture,
     MLPLadder,
@@ -45,8 +42,6 @@ from ppl_models import (
     StandardNormal,
     VaDE,
 )
-from ppl_models.likelihood_base import Likelihood
-from ppl_models.networks import Architecture
 
 
 def small(num_samples: int = 1) -> VaDEGuide:
@@ -496,39 +491,6 @@ def test_full_covariances_start_in_common_where_bic_prefers_that() -> None:
         found = _covariances(fitted)[np.argsort(fitted.means_[:, 0])]
         np.testing.assert_allclose(found, np.stack(expected), rtol=1e-3, atol=1e-4)
     assert kinds == ["tied", "full"]
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("network", "likelihood"),
-    [(MLPLadder((30, 40)), Normal(0.3)), (SharedMLP((30, 40)), Bernoulli())],
-    ids=repr,
-)
-def test_an_autoencoder_start_lets_the_networks_reconstruct_and_leaves_the_rest(
-    network: Architecture, likelihood: Likelihood
-) -> None:
-    """Data of two dimensions: means reconstruct them; variances and mixtures are as drawn."""
-    x = (torch.rand(400, 2) @ torch.rand(2, 12)).div(2)
-    facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 2)}
-    guide = VaDEGuide(MFCVAE((12,), facets, likelihood, network))
-    heads = [(h.weight.clone(), h.bias.clone()) for h in guide.encoder.rungs]
-    mixture = guide.model.priors["digit"].loc.clone()
-    autoencoder_start(guide, x, 150, lr=5e-3, batch_size=50, progress=False)
-    error = (torch.as_tensor(guide.reconstruct(x)) - x).square().mean()
-    assert error < 0.1 * x.var(0).mean()
-    for head, (weight, bias) in zip(guide.encoder.rungs, heads, strict=True):
-        assert not torch.equal(head.weight[:2], weight[:2])
-        assert torch.equal(head.weight[2:], weight[2:])
-        assert torch.equal(head.bias[2:], bias[2:])
-    assert torch.equal(guide.model.priors["digit"].loc, mixture)
-
-
-@pytest.mark.parametrize("likelihood", [Bernoulli(), Normal(0.3, bounded=True), Normal(2.0)])
-def test_an_autoencoder_is_trained_by_the_squared_distance(likelihood: Likelihood) -> None:
-    x, output = torch.rand(5, 6), torch.randn(5, 6)
-    squares = (x - likelihood(output, 1).mean).square().sum(-1)
-    density = _least_squares(likelihood)(output, 1).log_prob(x)
-    torch.testing.assert_close(density.diff(), -squares.diff())
 
 
 def test_standard_normal_facets_are_left_alone_by_the_starts() -> None:

@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 from guides import AmortizedGuide, LadderGuide, VaDEGuide
-from inference import Loss, SVIRunner, autoencoder_start
+from inference import Loss, SVIRunner
 from ppl_models import (
     MFCVAE,
     MLP,
-    VAE,
     VLAC,
     Bernoulli,
     Categorical,
@@ -280,21 +279,6 @@ def test_gaps_are_filled_within_the_likelihood() -> None:
     assert Incomplete(Normal(1.0, loc=100.0, unit=2.0)).features(x)[0, 0] == 0
     with pytest.raises(ValueError, match="LogNormal needs positive ones"):
         Incomplete(LogNormal(), 0.0)
-
-
-@pytest.mark.thorough
-def test_an_autoencoder_starts_in_the_units_of_the_data() -> None:
-    """The same data with and without a place and a unit: the same errors in the data's units."""
-    rows = np.random.default_rng(0).normal(size=(200, 1)) * np.ones(4)
-    errors = []
-    for scale, likelihood in ((5.0, Normal(1.0, loc=100.0, unit=5.0)), (1.0, Normal(0.2))):
-        torch.manual_seed(0)
-        x = (rows * 5 + 100 if scale == 5 else rows).astype(np.float32)
-        guide = VaDEGuide(VAE((4,), 1, likelihood, SharedMLP((8,))))
-        autoencoder_start(guide, x, 200, seed=0, progress=False)
-        errors.append(np.abs(guide.reconstruct(x) - x).mean() / scale)
-    assert errors[0] == pytest.approx(errors[1], rel=0.1)
-    assert errors[0] < 0.7 * np.abs(rows).mean()  # of a constant
 
 
 def test_a_likelihood_with_an_old_method_is_refused() -> None:
