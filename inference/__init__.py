@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from inference.initialization.neighbors import neighbor_clusters, neighbor_start
     from inference.initialization.networks import data_dependent_start
     from inference.objectives import (
-        Conditioned_ELBO,
         GuideEnum_ELBO,
         ImportanceWeighted_ELBO,
         Loss,
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Checkpoints",
-    "Conditioned_ELBO",
     "Constant",
     "CoolDown",
     "Groups",

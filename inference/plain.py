@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from math import inf
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from inspect import signature
+from math import inf, prod
 from typing import Any, NoReturn
 
 import pyro
 import torch
 from numpy.typing import ArrayLike
 from pyro import poutine
+from pyro.infer import ELBO
+from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 
 from guides.base import FacetGuide, Rows
 from guides.discrete import Needs
+from inference.runner import SVIRunner
 from ppl_models.base import FacetModel, Input
 from ppl_models.given.arrays import as_numbers
 from ppl_models.given.observed import Observed
@@ -22,10 +27,34 @@ from ppl_models.program import Program
 
 __all__ = ["plain_programs"]
 
+# Names of inputs that something else than a program would take.
+RESERVED = {*signature(SVIRunner.fit).parameters, "model", "guide", "group", "size", "kl_weights"}
 NO_FACETS = (
     "functions have no facets to predict, decode or draw: call them by pyro.infer.Predictive, "
     "which finds their parameters in Pyro's store"
 )
+
+
+class _Watch(Messenger):
+    """Notes how many data a datum of a batch stands for, by the plates of observations, and refuses
+    parameters that no optimizer has.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.share, self.known = 1.0, None  # type: float, set[str] | None
+
+    def _pyro_post_sample(self, msg: Any) -> None:
+        if msg["is_observed"]:
+            plates = (each for each in msg["cond_indep_stack"] if each.full_size)
+            self.share = prod(each.full_size / each.size for each in plates)
+
+    def _pyro_post_param(self, msg: Any) -> None:
+        if self.known is not None and msg["name"] not in self.known:
+            raise ValueError(
+                f"the parameter {msg['name']!r} is new since these programs were wrapped, so that "
+                "nothing trains it: call plain_programs again, where they have it"
+            )
 
 
 class PlainModel(FacetModel):
@@ -36,20 +65,21 @@ class PlainModel(FacetModel):
 
     def __init__(self) -> None:
         Program.__init__(self)
-        self.facets, self.likelihood = nn.ModuleDict(), Normal(1.0)
+        self.facets, self.likelihood, self.watch = nn.ModuleDict(), Normal(1.0), _Watch()
         self.network = self.decoder = None  # type: ignore[assignment]
         self.inputs: dict[str, Input] = {}  # type: ignore[misc]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.program(*args, **kwargs)
+    def __call__(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
+        with self.watch:
+            result = self.program(x.to(self.gates.dtype), *args, **kwargs)
+        self.share = self.watch.share
+        return result
 
     def check_given(self, name: str, values: Any, n: int) -> Tensor:
         found = as_numbers(values, name)
         if len(found) != n:
-            raise ValueError(
-                f"{name} must have an entry for each of the {n} rows, got {len(found)}"
-            )
-        return found
+            raise ValueError(f"{name} must have an entry for each of {n} rows, got {len(found)}")
+        return found.to(self.gates.dtype) if found.is_floating_point() else found
 
     def decode(self, z: Any, **given: Any) -> NoReturn:
         raise ValueError(NO_FACETS)
@@ -63,17 +93,19 @@ class PlainGuide(FacetGuide):
     deterministic, factorizes = True, False
     options: dict[str, Any] = {}  # noqa: RUF012
     max_plate_nesting = inf  # type: ignore[assignment]
+    objective: ELBO | None = None
 
     def __init__(self, model: PlainModel) -> None:
         Program.__init__(self)
-        self.model, self.family = model, None
+        self.model, self.family, self.watch = model, None, model.watch
         self.in_store: dict[str, Tensor] = {}
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.program(*args, **kwargs)
+    def __call__(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        with self.watch:
+            return self.program(x.to(self.model.gates.dtype), *args, **kwargs)
 
     def forward(self, x: Tensor, *args: Any, **options: Any) -> None:
-        self.program(x, *args, **options)
+        self(x, *args, **options)
 
     def observed(self, x: Rows, given: Any) -> Observed:
         now = dict(pyro.get_param_store().named_parameters())
@@ -97,16 +129,19 @@ def plain_programs(
     Both are called once, with ``x``, as their parameters exist from then on. In training they are
     called with batches ``[B, ...]``, as by ``svi.step``: where latents are shared by all data, a
     program scales its plate (``pyro.plate("data", N, subsample_size=len(x))``), or ``batch_size``
-    is the number of data. The objective is ``Trace_ELBO`` by default, in nats per datum; records
-    hold ``elbo`` alone. Parameters stay in Pyro's store, so that ``pyro.infer.Predictive`` finds
-    the fitted ones, and checkpoints and saved runs hold them, too. Networks with buffers must be
-    parts of a program that is a module. Steps are not recorded.
+    is the number of data; where each datum has one in the guide, its plate needs the rows' places
+    (``subsample=row``, given as ``row=torch.arange(N)``). The objective is ``Trace_ELBO`` by
+    default, in nats per datum, N of them if a plate says so; records hold it as ``elbo``.
+    Parameters stay in Pyro's store, so that ``pyro.infer.Predictive`` finds the fitted ones, and
+    checkpoints and saved runs hold them, too, and what else the modules of the programs hold:
+    programs themselves, owners of a method, or those that a function names. Steps are not recorded.
 
     :param model: a function or module, called with x and what is given besides.
     :param guide: the same, such as ``AutoNormal(model)``.
     :param x: some data ``[N, ...]``, in the precision to compute in; integers become floats.
     :param given: some of the programs' other inputs, one entry per datum, by keyword.
-    :raises ValueError: if a program cannot be called, or has no parameters to learn.
+    :raises ValueError: if a program cannot be called, has no parameters to learn, or takes an input
+        of a name that the runner uses, such as ``group``.
 
     Example:
         >>> import pyro
@@ -128,6 +163,8 @@ def plain_programs(
     for name, each in {"model": model, "guide": guide}.items():
         if isinstance(each, Program) or not callable(each):
             raise ValueError(f"{name} must be a function or a module of Pyro's, got {each!r}")
+    if taken := sorted(given.keys() & RESERVED):
+        raise ValueError(f"the runner uses the name {taken[0]!r} itself: rename that input")
     wrapped = PlainModel()
     wrapped.program = model
     wrapped.inputs = dict.fromkeys(given, Input())  # type: ignore[misc]
@@ -138,15 +175,40 @@ def plain_programs(
     dtype = rows.dtype if rows.is_floating_point() else torch.get_default_dtype()
     wrapped.register_buffer("gates", torch.ones(0, dtype=dtype))
     data = guided.observed(rows, given)
-    with poutine.trace(param_only=True) as found:
-        latents = poutine.trace(guide).get_trace(data.x, **data.given)
-        poutine.replay(model, latents)(data.x, **data.given)
+    try:
+        with poutine.trace(param_only=True) as found:
+            latents = poutine.trace(guided).get_trace(data.x, **data.given)
+            poutine.replay(wrapped, latents)(data.x, **data.given)
+    except Exception as error:  # of any kind
+        inputs = ", ".join(["x", *(f"{name}=" for name in given)])
+        raise ValueError(f"the programs could not be called with {inputs}: {error}") from error
+    wrapped.watch.known = set(found.trace.nodes)
+    stored = {
+        name: site["value"].unconstrained()
+        for name, site in found.trace.nodes.items()
+        if site["type"] == "param"
+    }
+    ids = {id(each) for each in stored.values()}
+    modules = [each for program in (model, guide) for each in _modules_of(program)]
+    whole = [m for m in modules if all(id(p) in ids for p in m.parameters() if p.requires_grad)]
+    wrapped.parts = nn.ModuleList(whole)
     known = {id(each) for each in guided.parameters()}
-    for site in found.trace.nodes.values():
-        parameter = site["value"].unconstrained() if site["type"] == "param" else None
-        if parameter is not None and id(parameter) not in known:
-            guided.in_store[site["name"]] = parameter
-            guided._parameters[site["name"].replace(".", "/")] = parameter
+    for name, parameter in stored.items():
+        if id(parameter) not in known:
+            guided.in_store[name] = parameter
+            guided._parameters[name.replace(".", "/")] = parameter
     if not any(each.requires_grad for each in guided.parameters()):
         raise ValueError("neither program has a parameter that learns, by pyro.param or a module")
     return wrapped, guided
+
+
+def _modules_of(program: Any) -> Iterator[nn.Module]:
+    """A method's owner, and the modules that a function names; without a program that is one."""
+    function = getattr(program, "__func__", program)
+    cells = [getattr(program, "__self__", None)]
+    for cell in getattr(function, "__closure__", None) or ():
+        with suppress(ValueError):  # not filled yet
+            cells.append(cell.cell_contents)
+    names = getattr(getattr(function, "__code__", None), "co_names", ())
+    cells += [getattr(function, "__globals__", {}).get(name) for name in names]
+    yield from {id(each): each for each in cells if isinstance(each, nn.Module)}.values()

@@ -78,7 +78,7 @@ class KeepIdentifiable:
     If L has become singular, or two components are equal, noise is added to natural parameters (of
     the components that equal others, or of all) with a warning, and the number of perturbed
     components is recorded as ``perturbed_NAME``. This is the paper's remedy (section 3), which the
-    paper never had to use; :class:`~inference.Conditioned_ELBO` is that of its footnote. With fewer
+    paper never had to use. With fewer
     than 2 d + 1 components there is no L and no number, and only equal components are perturbed.
 
     :param noise: relative to the parameters' size.

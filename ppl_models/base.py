@@ -67,6 +67,8 @@ class FacetModel(Program):
     gated: bool = True
     #: whether steps are a function of its parameters, which may be recorded and mapped
     recordable = True
+    #: how many data a datum of a batch stands for, in the last call
+    share: float = 1.0
     #: what is given besides x, by keyword
     inputs: ClassVar[Mapping[str, Input]] = {}
     #: facets whose latent is shared by all members of a group
@@ -92,6 +94,12 @@ class FacetModel(Program):
                     f"facets: {name!r}: {type(prior).__name__} is the prior of {prior.only_model} "
                     f"alone: {type(self).__name__} takes a mixture, such as "
                     "GaussianMixture(10, 5), or StandardNormal(5)"
+                )
+        for name in self.decoded_clusters:
+            if name not in self.mixtures:
+                raise ValueError(
+                    f"decoded_clusters names {name!r}: it is a tuple of facets with clusters, of "
+                    f"{list(self.mixtures)}"
                 )
         likelihood = Bernoulli() if likelihood is None else likelihood
         network = _default_network(len(facets)) if network is None else network
@@ -310,6 +318,8 @@ class FacetModel(Program):
             if not is_index(cluster, K):
                 raise ValueError(f"facet {facet!r} has the clusters 0 to {K - 1}, got {cluster!r}")
         fixed = {name: values for name, values in given.items() if values is not None}
+        if clusters := fixed.keys() & {f"c_{name}" for name in self.decoded_clusters}:
+            raise ValueError(f"{min(clusters)} follows from z: choose it by facet= and cluster=")
         beside = self.draw_given(n, facet, cluster, fixed)
         z = {
             name: prior.sample(n, cluster if name == facet else None, temperature)

@@ -173,7 +173,11 @@ class Explorer:
         pair = torch.tensor([self._check_row(row) for row in (first, second)])
         own, others = pair.repeat_interleave(2), pair.repeat(2)
         z = {name: means[own if name == facet else others] for name, means in self._means.items()}
-        data = self._decode(z, {name: self._beside[name][others] for name in self.model.decodes})
+        beside = {
+            name: each[own if name == f"c_{facet}" else others]  # a cluster comes with its latent
+            for name, each in self._beside.items()
+        }
+        data = self._decode(z, beside)
         return data.reshape(2, 2, *data.shape[1:])
 
     def axes(self, facet: str, row: int) -> list[Axis]:

@@ -90,6 +90,11 @@ def elbo_per_datum(
     """
     check_size("num_draws", num_draws)
     loss = Loss(model, guide)
+    if not model.priors:
+        raise ValueError(
+            "functions may have latents that all data share, which have no bound of each datum: "
+            "take elbo"
+        )
     if model.shared:
         raise ValueError(
             f"{type(model).__name__} has one latent of facet {model.shared[0]!r} for all members "

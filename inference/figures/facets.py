@@ -233,6 +233,9 @@ def facet_draws(
             z = {name: mean[i].expand(columns + 1, -1) for name, mean in means.items()}
             z[facet] = torch.cat([means[facet][i : i + 1], drawn])
             its = {name: values[i].expand(columns + 1) for name, values in beside.items()}
+            if (own := f"c_{facet}") in its:  # a facet's latent comes with its cluster
+                anew = model.draw_clusters(z)[own].argmax(-1)[1:]
+                its[own] = torch.cat([beside[own][i : i + 1], anew])
             images[str(i)] = np.concatenate(
                 [pixels(datum[None]), model.decode(z, **its).mean.cpu().numpy()]
             )
@@ -278,11 +281,13 @@ def facet_swaps(
     beside = guide.decoder_given(x, given)
     partner = torch.arange(len(x)).view(-1, 2).flip(-1).flatten()
     swapped = {name: z[partner] if name == facet else z for name, z in means.items()}
+    own = f"c_{facet}"  # a facet's latent comes with its cluster
+    theirs = {name: each[partner] if name == own else each for name, each in beside.items()}
     with evaluating(guide):
         rows = {
             "datum": x,
             "reconstruction": guide.model.decode(means, **beside).mean.cpu().numpy(),
-            f"with the other's {facet}": guide.model.decode(swapped, **beside).mean.cpu().numpy(),
+            f"with the other's {facet}": guide.model.decode(swapped, **theirs).mean.cpu().numpy(),
         }
     return image_rows(
         rows, shape, len(x), f"{facet} exchanged within pairs", "", range(2, len(x), 2)

@@ -232,6 +232,11 @@ def standard_normal_priors(
     """
     check_model(model)
     kept = chosen_mixtures(model, facets)
+    if decoded := sorted(kept.keys() & set(model.decoded_clusters)):
+        raise ValueError(
+            f"the decoder reads the cluster of {decoded[0]!r}, which a standard normal has not, as "
+            "in a warm start: train with the mixtures, after fit_mixtures"
+        )
     for name, prior in kept.items():
         model.facets[name] = StandardNormal(prior.dim).to(model.gates)
     try:

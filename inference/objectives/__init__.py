@@ -1,6 +1,5 @@
 """Objectives: the loss that is minimized, in nats per datum, and its terms."""
 
-from inference.objectives.conditioned import Conditioned_ELBO
 from inference.objectives.enumerated import GuideEnum_ELBO
 from inference.objectives.importance import ImportanceWeighted_ELBO
 from inference.objectives.loss import SUITABLE, Loss, default_objective
@@ -9,7 +8,6 @@ from inference.objectives.score_function import ScoreFunction_ELBO
 
 __all__ = [
     "SUITABLE",
-    "Conditioned_ELBO",
     "GuideEnum_ELBO",
     "ImportanceWeighted_ELBO",
     "Loss",

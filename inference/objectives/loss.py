@@ -121,6 +121,8 @@ def default_objective(guide: FacetGuide) -> ELBO:
         >>> type(default_objective(VaDEGuide(VAE((6,), 2)))).__name__
         'GuideEnum_ELBO'
     """
+    if isinstance(own := getattr(guide, "objective", None), ELBO):  # that which it is trained by
+        return own
     return SUITABLE[guide.needs].default(max_plate_nesting=guide.max_plate_nesting)
 
 
@@ -157,6 +159,8 @@ class Loss(nn.Module):
         objective = objective if objective is not None else default_objective(guide)
         _check_objective(objective, guide)
         self.objective = objective
+        if guide.needs is Needs.ANY_OBJECTIVE:
+            guide.objective = objective
         # The model is registered once, inside the guide: functional calls need each parameter to
         # have one name.
         self.guide = guide
@@ -189,8 +193,11 @@ class Loss(nn.Module):
         beside: dict[str, Any] = {**self.guide.options, **given}
         if size is not None:
             beside["size"] = size
-        loss = objective.differentiable_loss(self.model, self.guide, x, **beside)
-        return loss / (len(x) if size is None else size)
+        # Some of Pyro's objectives cannot be had without gradients.
+        graded = torch.is_grad_enabled() or self.guide.needs is Needs.ANY_OBJECTIVE
+        with torch.set_grad_enabled(graded):
+            loss = objective.differentiable_loss(self.model, self.guide, x, **beside)
+        return loss / (len(x) * self.model.share if size is None else size)
 
     def terms(self, x: Tensor, **given: Tensor) -> dict[str, Tensor]:
         """The ELBO of a batch and its terms with every weight at 1, in nats per datum.

@@ -71,10 +71,12 @@ class FitPlan:
         for run in self.runs:
             check_precision(run.loss)
             check_optimized(run.loss, run.optimizer)
-        if not self.lead.model.priors and to_config(self.lead.schedule) != to_config(Constant()):
+        plain = self.lead.precision == "float32", to_config(self.lead.schedule)
+        if not self.lead.model.priors and plain != (True, to_config(Constant())):
             raise ValueError(
-                "a schedule weights the KL terms of facets, and functions have none: leave it out, "
-                "and scale their sites by poutine.scale"
+                "a schedule weights the KL terms of facets, and precision is of this library's "
+                "networks, and functions have none: leave it out, and scale their sites by "
+                "poutine.scale"
             )
         steps = self.source.steps
         lead, total = self.lead, self.lead.step + self.epochs * steps

@@ -12,7 +12,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from guides import FacetGuide, FlowGuide, VaDEGuide
 from inference import (
-    Conditioned_ELBO,
     Constant,
     CoolDown,
     Groups,
@@ -168,17 +167,6 @@ OBJECTIVES = [
             "misfit: guide",
             lambda: Loss(guide().model, guide(), ScoreFunction_ELBO(max_plate_nesting=1)),
             "which ScoreFunction_ELBO would score wrongly",
-        ),
-    ),
-    *of(
-        "Conditioned_ELBO",
-        ("range: weight", lambda: Conditioned_ELBO(-1, max_plate_nesting=1), "at least 0, got -1"),
-        (
-            "misfit: components",
-            lambda: SVIRunner(
-                guide().model, guide(), objective=Conditioned_ELBO(1, max_plate_nesting=1)
-            ).fit(X, 1, progress=False),
-            "its condition number needs",
         ),
     ),
     *of(

@@ -8,7 +8,7 @@ import torch
 from scipy.stats import norm
 
 from guides import VaDEGuide
-from inference import Conditioned_ELBO, Loss, SVIRunner, warm_start
+from inference import SVIRunner
 from lab.identifiability import (
     IdentifiabilityWarning,
     KeepIdentifiable,
@@ -60,73 +60,6 @@ def test_too_few_or_too_equal_components_have_no_invertible_matrix() -> None:
     assert condition_number(prior) == float("inf")
     assert coinciding_components(prior) == [4]
     assert coinciding_components(mixture(5)) == []
-
-
-def conditioned(weight: float, prior: GaussianMixture | None = None) -> Loss:
-    torch.manual_seed(3)
-    prior = mixture(5) if prior is None else prior
-    guide = VaDEGuide(VaDE((5,), prior, Normal(0.3), MLP((20,), dropout=0)))
-    return Loss(guide.model, guide, Conditioned_ELBO(weight, max_plate_nesting=1))
-
-
-def test_the_penalty_is_the_condition_number_for_each_datum() -> None:
-    """Footnote 2: the same draws with and without it; NumPy's condition number. Its gradient is
-    that of finite differences.
-    """
-    x = blobs()[0][:7]
-    values = []
-    for weight in (0.0, 0.2):
-        loss = conditioned(weight)
-        torch.manual_seed(0)
-        values.append(float(loss(x).detach()))
-    prior = loss.model.mixtures["cluster"]
-    number = np.linalg.cond(identifiability_matrix(prior).numpy())
-    assert values[1] - values[0] == pytest.approx(0.2 * number, rel=1e-4)
-
-    def penalty(place: float) -> float:
-        moved = mixture(5)
-        with torch.no_grad():
-            moved.loc[1, 0] = place
-        return condition_number(moved)
-
-    at = float(prior.loc[1, 0].detach())
-    slope = (penalty(at + 1e-3) - penalty(at - 1e-3)) / 2e-3
-    gradients = []
-    for weight in (0.0, 0.2):
-        loss = conditioned(weight)
-        torch.manual_seed(0)
-        loss(x).backward()
-        gradients.append(float(loss.model.mixtures["cluster"].loc.grad[1, 0]))
-    assert gradients[1] - gradients[0] == pytest.approx(0.2 * slope, rel=1e-2)
-
-
-@pytest.mark.slow(2)
-def test_the_penalty_keeps_the_matrix_better_conditioned() -> None:
-    """A weight of 0.1 against none, from the same start; recorded steps as well."""
-    x, numbers = blobs()[0], []
-    for weight in (0.0, 0.1):
-        loss = conditioned(weight)
-        runner = SVIRunner(loss.model, loss.guide, objective=loss.objective, lr=3e-3, seed=0)
-        runner.compile = "replay"
-        runner.fit(x, epochs=30, batch_size=50, progress=False)
-        numbers.append(condition_number(loss.model.mixtures["cluster"]))
-    assert numbers[1] < 0.5 * numbers[0]
-
-
-def test_a_warm_start_has_no_penalty_and_prepares_one() -> None:
-    loss = conditioned(0.01, GaussianMixture(5, 2))  # all scales alike, as it is built
-    runner = SVIRunner(loss.model, loss.guide, objective=loss.objective, seed=0)
-    warm_start(runner, blobs()[0], 5, progress=False)
-    runner.fit(blobs()[0], 1, progress=False)
-    assert np.isfinite(runner.history[-1]["objective"])
-
-
-def test_a_penalty_needs_a_matrix() -> None:
-    x = blobs()[0][:7]
-    with pytest.raises(ValueError, match="has 4 components of length 2, and its condition number"):
-        conditioned(0.1, mixture(4))(x)
-    with pytest.raises(ValueError, match="of diagonal covariance, and this model has none"):
-        conditioned(0.1, GaussianMixture(5, 2, covariance="full"))(x)
 
 
 def blobs() -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -15,9 +16,17 @@ from pyro.infer import SVI, Trace_ELBO, TraceEnum_ELBO, config_enumerate
 from pyro.infer.autoguide import AutoNormal
 from pyro.nn import PyroModule
 from torch import Tensor, nn
-from torch.distributions import constraints
+from torch.distributions import constraints, kl_divergence
 
-from inference import Checkpoints, SVIRunner, WarmUp, fit_together, plain_programs
+from inference import (
+    Checkpoints,
+    SVIRunner,
+    WarmUp,
+    elbo,
+    elbo_per_datum,
+    fit_together,
+    plain_programs,
+)
 
 X = 3 + torch.randn(40, generator=torch.Generator().manual_seed(0))
 
@@ -151,6 +160,106 @@ def test_long_calls_are_not_recorded_and_do_not_warn() -> None:
     assert pyro.param("belief.loc").item() != before
 
 
+def test_objective_and_bound_are_of_a_datum_whatever_the_batch() -> None:
+    """A plate of N data makes an objective of N, in every batch. Of a narrow posterior: within a
+    tenth, draws included.
+    """
+
+    def narrow(x: Tensor) -> None:
+        pyro.sample("loc", dist.Normal(pyro.param("at", torch.tensor(0.0)), 0.05))
+
+    programs = plain_programs(model, narrow, X)
+    runner = SVIRunner(*programs, lr=1e-6).fit(X, 40, batch_size=10, progress=False)
+    found = [np.mean([each[name] for each in runner.history]) for name in ("objective", "elbo")]
+    exact = -0.5 * np.log(2 * np.pi) - 0.5 * float((X**2 + 0.05**2).mean())
+    exact -= float(kl_divergence(dist.Normal(0.0, 0.05), dist.Normal(0.0, 2.0))) / 40
+    assert [*found, elbo(*programs, X, 50)[0]] == pytest.approx([-exact, exact, exact], rel=0.1)
+
+
+def test_the_record_has_the_bound_that_is_trained() -> None:
+    """Clusters that the objective sums out would otherwise be drawn from their prior."""
+
+    @config_enumerate
+    def mixture(x: Tensor) -> None:
+        locs = pyro.param("locs", torch.tensor([0.0, 6.0]))
+        with pyro.plate("data", len(x)):
+            c = pyro.sample("c", dist.Categorical(torch.ones(2)))
+            pyro.sample("x", dist.Normal(locs[c], 0.5), obs=x)
+
+    programs = plain_programs(mixture, lambda x: None, X)
+    runner = SVIRunner(*programs, objective=TraceEnum_ELBO(max_plate_nesting=1), lr=1e-6)
+    last = runner.fit(X, 1, 40, progress=False).history[-1]
+    assert last["elbo"] == pytest.approx(-last["objective"], rel=1e-3)
+    assert elbo(*programs, X)[0] == pytest.approx(last["elbo"], rel=1e-3)
+
+
+class Tutorial(nn.Module):
+    """Model and guide as methods of a module, as in Pyro's tutorial of the VAE."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Dropout(), nn.Linear(4, 2))
+
+    def model(self, x: Tensor) -> None:
+        pyro.module("net", self.net)
+        with pyro.plate("data", len(x)):
+            pyro.sample("x", dist.Normal(self.net(x), 1.0).to_event(1), obs=x)
+
+    def guide(self, x: Tensor) -> None:
+        pass
+
+
+def test_a_methods_owner_is_saved_and_evaluated_with_its_buffers(tmp_path: Path) -> None:
+    x, one = torch.randn(40, 2), Tutorial()
+    runner = SVIRunner(*plain_programs(one.model, one.guide, x)).fit(x, 4, 10, progress=False)
+    assert not one.net.training
+    runner.save(tmp_path)
+    expected = one.net(x)
+    pyro.clear_param_store()
+    other = Tutorial()
+    SVIRunner.load(tmp_path, guide=plain_programs(other.model, other.guide, x)[1])
+    assert torch.equal(other.net.eval()(x), expected)
+
+
+def test_a_network_that_no_program_trains_is_left_alone() -> None:
+    fixed = nn.Linear(1, 1)
+    before = fixed.weight.clone()
+
+    def shifted(x: Tensor) -> None:
+        loc = pyro.param("loc", torch.tensor(0.0))
+        with pyro.plate("data", len(x)):
+            pyro.sample("x", dist.Normal(loc + fixed(x[:, None])[:, 0], 1.0), obs=x)
+
+    SVIRunner(*plain_programs(shifted, lambda x: None, X), lr=0.1).fit(X, 3, 40, progress=False)
+    assert torch.equal(fixed.weight, before)
+
+
+def test_integers_become_numbers_of_the_models_kind() -> None:
+    net, x = nn.Linear(3, 1), torch.randint(0, 255, (40, 3), dtype=torch.uint8)
+
+    def linear(x: Tensor, y: Tensor) -> None:
+        pyro.module("net", net)
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(net(x)[:, 0], 1.0), obs=y)
+
+    y = np.zeros(40)
+    SVIRunner(*plain_programs(linear, lambda x, y: None, x, y=y)).fit(x, 1, progress=False, y=y)
+
+
+def test_a_parameter_that_comes_later_is_refused() -> None:
+    late = []
+
+    def model(x: Tensor) -> None:
+        loc = pyro.param("late" if late else "loc", torch.tensor(0.0))
+        with pyro.plate("data", len(x)):
+            pyro.sample("x", dist.Normal(loc, 1.0), obs=x)
+
+    runner = SVIRunner(*plain_programs(model, lambda x: None, X))
+    late.append(True)
+    with pytest.raises(ValueError, match="the parameter 'late' is new since"):
+        runner.fit(X, 1, progress=False)
+
+
 def test_what_cannot_be_is_refused() -> None:
     programs = plain_programs(model, guide, X)
     with pytest.raises(ValueError, match="functions have none: leave it out, and scale their"):
@@ -161,6 +270,14 @@ def test_what_cannot_be_is_refused() -> None:
         programs[1].predict(X)
     with pytest.raises(ValueError, match="neither program has a parameter that learns"):
         plain_programs(model, lambda x: pyro.sample("loc", dist.Normal(0.0, 1.0)), X)
+    with pytest.raises(ValueError, match="the runner uses the name 'group' itself"):
+        plain_programs(model, guide, X, group=X)
+    with pytest.raises(ValueError, match=r"could not be called with x, y=: .*unexpected keyword"):
+        plain_programs(model, guide, X, y=X)
+    with pytest.raises(ValueError, match="which have no bound of each datum: take elbo"):
+        elbo_per_datum(*programs, X)
+    with pytest.raises(ValueError, match="precision is of this library's networks"):
+        SVIRunner(*programs, precision="bf16").fit(X, 1, progress=False)
     with pytest.raises(ValueError, match="plain_programs"):
         SVIRunner(model, guide)  # type: ignore[arg-type]
     pyro.clear_param_store()

@@ -15,8 +15,9 @@ from scipy.special import logsumexp
 from scipy.stats import norm
 from torch import Tensor
 
+from facetvae.explorer.explorer import Explorer
 from guides import AmortizedGuide, GumbelSoftmax, MarginalGuide, ScoreFunction, VaDEGuide
-from inference import SVIRunner
+from inference import SVIRunner, warm_start
 from inference.evaluation import exact_objective, log_importance_weights
 from inference.figures import cluster_samples, facet_swaps
 from inference.objectives import Loss
@@ -154,6 +155,21 @@ def test_what_a_user_asks_of_a_fitted_guide(tmp_path: Path) -> None:
     facet_swaps(guide, X, "style", image_shape=(2, 2))
 
 
+def test_a_facets_cluster_moves_with_its_latent() -> None:
+    """In figures of exchanged and drawn latents, and in the explorer."""
+    made = model(style=True)
+    guide = AmortizedGuide(made).double()
+    z = {name: torch.as_tensor(each)[:2] for name, each in guide.embed(X).items()}
+    kinds = torch.as_tensor(guide.predict(X)["kind"])[:2]
+    expected = made.decode(z | {"kind": z["kind"].flip(0)}, c_kind=kinds.flip(0)).mean
+    axes = facet_swaps(guide, X, "kind", pairs=1, image_shape=(2, 2)).axes[0]
+    shown = axes.images[0].get_array()
+    again = facet_swaps(guide, X, "style", pairs=1, image_shape=(2, 2)).axes[0].images[0]
+    assert not np.array_equal(shown, again.get_array())
+    found = Explorer(guide, X).swaps("kind", 1, 0)[0]  # the facet is that of datum 1
+    np.testing.assert_allclose(found[1], expected[0].detach(), rtol=1e-6)
+
+
 def test_generated_clusters_are_those_of_their_latents() -> None:
     """A fixed one is, and others have the posterior of a cluster given z, by the prior."""
     made = model()
@@ -164,6 +180,16 @@ def test_generated_clusters_are_those_of_their_latents() -> None:
     error = (share * (1 - share) / 20_000).sqrt()
     assert ((drawn - share).abs() < 4 * error).all()
     assert (made.draw_clusters(z, "kind", 2)["c_kind"].argmax(-1) == 2).all()
+
+
+def test_what_cannot_be_is_refused() -> None:
+    made = model()
+    with pytest.raises(ValueError, match="c_kind follows from z: choose it by facet= and cluster="):
+        made.generate(2, c_kind=[0, 1])
+    with pytest.raises(ValueError, match=r"decoder reads the cluster of 'kind', .* fit_mixtures"):
+        warm_start(SVIRunner(made, AmortizedGuide(made).double()), X, 1, progress=False)
+    with pytest.raises(ValueError, match="decoded_clusters names 'kind': it is a tuple of facets"):
+        ClusterVAE((D,), {"other": GaussianMixture(2, 1)})
 
 
 @pytest.mark.parametrize("kind", [VaDEGuide, MarginalGuide])
