@@ -149,7 +149,8 @@ def _trusted_class(path: Any) -> type:
         )
     if name not in _public(package):
         raise UnknownClass(
-            f"the checkpoint names {path!r}, which this version of the library lacks"
+            f"the checkpoint names {path!r}, which this version of the library lacks: if it was "
+            "made of functions, give `load` the guide of plain_programs"
         )
     found = getattr(importlib.import_module(package), name)
     if not (isinstance(found, type) and issubclass(found, Configurable)):
