@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from inspect import signature
-from math import inf, prod
+from math import inf
+from types import FunctionType, MethodType, ModuleType
 from typing import Any, NoReturn
 
 import pyro
@@ -13,7 +14,9 @@ import torch
 from numpy.typing import ArrayLike
 from pyro import poutine
 from pyro.infer import ELBO
+from pyro.poutine import Trace
 from pyro.poutine.messenger import Messenger
+from pyro.poutine.subsample_messenger import _Subsample
 from torch import Tensor, nn
 
 from guides.base import FacetGuide, Rows
@@ -42,12 +45,17 @@ class _Watch(Messenger):
 
     def __init__(self) -> None:
         super().__init__()
-        self.share, self.known = 1.0, None  # type: float, set[str] | None
+        self.rows, self.share, self.known = 0, 1.0, None  # type: int, float, set[str] | None
+
+    def over(self, rows: int) -> _Watch:
+        """For a batch of so many rows."""
+        self.rows, self.share = rows, 1.0
+        return self
 
     def _pyro_post_sample(self, msg: Any) -> None:
-        if msg["is_observed"]:
-            plates = (each for each in msg["cond_indep_stack"] if each.full_size)
-            self.share = prod(each.full_size / each.size for each in plates)
+        for plate in msg["cond_indep_stack"] if msg["is_observed"] else ():
+            if plate.size == self.rows and plate.full_size:
+                self.share = max(self.share, plate.full_size / plate.size)
 
     def _pyro_post_param(self, msg: Any) -> None:
         if self.known is not None and msg["name"] not in self.known:
@@ -70,7 +78,7 @@ class PlainModel(FacetModel):
         self.inputs: dict[str, Input] = {}  # type: ignore[misc]
 
     def __call__(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
-        with self.watch:
+        with self.watch.over(len(x)):
             result = self.program(x.to(self.gates.dtype), *args, **kwargs)
         self.share = self.watch.share
         return result
@@ -130,18 +138,20 @@ def plain_programs(
     called with batches ``[B, ...]``, as by ``svi.step``: where latents are shared by all data, a
     program scales its plate (``pyro.plate("data", N, subsample_size=len(x))``), or ``batch_size``
     is the number of data; where each datum has one in the guide, its plate needs the rows' places
-    (``subsample=row``, given as ``row=torch.arange(N)``). The objective is ``Trace_ELBO`` by
-    default, in nats per datum, N of them if a plate says so; records hold it as ``elbo``.
-    Parameters stay in Pyro's store, so that ``pyro.infer.Predictive`` finds the fitted ones, and
-    checkpoints and saved runs hold them, too, and what else the modules of the programs hold:
-    programs themselves, owners of a method, or those that a function names. Steps are not recorded.
+    (``subsample=row``, given as ``row=torch.arange(N)``; autoguides by ``create_plates=``). The
+    objective is ``Trace_ELBO`` by default; discrete latents that only the model has need
+    ``objective=TraceEnum_ELBO(...)``. It is in nats per datum, of N if a plate of the batch's rows
+    says so (``poutine.scale`` does not); records hold it as ``elbo``. Parameters stay in Pyro's
+    store, where ``pyro.infer.Predictive`` finds the fitted ones, and a guide that is wrapped again
+    goes on from them. Checkpoints and saved runs hold them, with the buffers of the modules that
+    the programs train and refer to, which end in evaluation mode. Steps are not recorded.
 
     :param model: a function or module, called with x and what is given besides.
     :param guide: the same, such as ``AutoNormal(model)``.
     :param x: some data ``[N, ...]``, in the precision to compute in; integers become floats.
     :param given: some of the programs' other inputs, one entry per datum, by keyword.
-    :raises ValueError: if a program cannot be called, has no parameters to learn, or takes an input
-        of a name that the runner uses, such as ``group``.
+    :raises ValueError: if a program cannot be called, nothing is observed or can be learned, the
+        guide draws what the model has not, or an input has a name that the runner uses (``group``).
 
     Example:
         >>> import pyro
@@ -178,10 +188,12 @@ def plain_programs(
     try:
         with poutine.trace(param_only=True) as found:
             latents = poutine.trace(guided).get_trace(data.x, **data.given)
-            poutine.replay(wrapped, latents)(data.x, **data.given)
+            replayed = poutine.replay(wrapped, latents)
+            traced = poutine.trace(replayed).get_trace(data.x, **data.given)
     except Exception as error:  # of any kind
         inputs = ", ".join(["x", *(f"{name}=" for name in given)])
         raise ValueError(f"the programs could not be called with {inputs}: {error}") from error
+    _check_sites(traced, latents)
     wrapped.watch.known = set(found.trace.nodes)
     stored = {
         name: site["value"].unconstrained()
@@ -189,9 +201,8 @@ def plain_programs(
         if site["type"] == "param"
     }
     ids = {id(each) for each in stored.values()}
-    modules = [each for program in (model, guide) for each in _modules_of(program)]
-    whole = [m for m in modules if all(id(p) in ids for p in m.parameters() if p.requires_grad)]
-    wrapped.parts = nn.ModuleList(whole)
+    modules = _reached([model, guide], set())
+    wrapped.parts = nn.ModuleList(part for each in modules for part in _trained(each, ids))
     known = {id(each) for each in guided.parameters()}
     for name, parameter in stored.items():
         if id(parameter) not in known:
@@ -202,13 +213,48 @@ def plain_programs(
     return wrapped, guided
 
 
-def _modules_of(program: Any) -> Iterator[nn.Module]:
-    """A method's owner, and the modules that a function names; without a program that is one."""
-    function = getattr(program, "__func__", program)
-    cells = [getattr(program, "__self__", None)]
-    for cell in getattr(function, "__closure__", None) or ():
-        with suppress(ValueError):  # not filled yet
-            cells.append(cell.cell_contents)
-    names = getattr(getattr(function, "__code__", None), "co_names", ())
-    cells += [getattr(function, "__globals__", {}).get(name) for name in names]
-    yield from {id(each): each for each in cells if isinstance(each, nn.Module)}.values()
+def _check_sites(model: Trace, guide: Trace) -> None:
+    """:raises ValueError: if nothing is observed, or the guide draws what the model has not."""
+    drawn = [
+        {
+            name: site
+            for name, site in trace.nodes.items()
+            if site["type"] == "sample" and not isinstance(site["fn"], _Subsample)
+        }
+        for trace in (model, guide)
+    ]
+    if not any(site["is_observed"] for site in drawn[0].values()):
+        raise ValueError("the model observes nothing: give all of its inputs, such as y=")
+    for name, site in drawn[1].items():
+        if name not in drawn[0] and not (site["is_observed"] or site["infer"].get("is_auxiliary")):
+            raise ValueError(
+                f"the guide draws {name!r}, which the model has not: it has {[*drawn[0]]}"
+            )
+
+
+def _reached(values: Iterable[Any], seen: set[int]) -> Iterator[nn.Module]:
+    """The modules that programs refer to: their own, of methods, closures, partials, globals."""
+    for value in values:
+        if id(value) in seen or isinstance(value, type | ModuleType | Tensor):
+            continue
+        seen.add(id(value))
+        if isinstance(value, nn.Module):
+            yield value
+        elif isinstance(value, FunctionType):
+            named = [value.__globals__.get(name) for name in value.__code__.co_names]
+            cells = value.__closure__ or ()
+            yield from _reached([*named, *(each.cell_contents for each in cells)], seen)
+        elif isinstance(value, MethodType):
+            yield from _reached([value.__func__, value.__self__], seen)
+        elif isinstance(value, partial):
+            yield from _reached([value.func, *value.args, *value.keywords.values()], seen)
+        elif hasattr(value, "__dict__"):
+            yield from _reached(vars(value).values(), seen)
+
+
+def _trained(module: nn.Module, ids: set[int]) -> list[nn.Module]:
+    """The largest parts all of whose parameters that learn are the programs'."""
+    learning = [id(each) for each in module.parameters() if each.requires_grad]
+    if learning and ids.issuperset(learning):
+        return [module]
+    return [part for each in module.children() for part in _trained(each, ids)]

@@ -55,6 +55,14 @@ def _check_decode(run: Run, batch: Observed) -> None:
         sites = poutine.trace(poutine.replay(model, latents)).get_trace(batch.x, **beside).nodes
         if not {"x", *(f"z_{name}" for name in model.priors)} <= sites.keys():
             return
+        plates = {each.dim: each for each in sites["x"]["cond_indep_stack"]}
+        rows = plates[-1] if -1 in plates else None
+        if rows is None or (rows.size, rows.full_size or rows.size) != (len(batch), len(batch)):
+            raise ValueError(
+                f"{type(model).__name__}.forward draws x in another plate than that of the batch's "
+                f"{len(batch)} rows, so that its terms would have other weights: take "
+                "`with self.plate(x, size):`, with size as the number of rows where x is None"
+            )
         found = sites["x"]["fn"].log_prob(sites["x"]["value"])
         known = {n: sites[n]["value"] if n in sites else beside.get(n) for n in model.decodes}
         try:

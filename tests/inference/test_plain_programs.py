@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,20 @@ def test_objective_and_bound_are_of_a_datum_whatever_the_batch() -> None:
     assert [*found, elbo(*programs, X, 50)[0]] == pytest.approx([-exact, exact, exact], rel=0.1)
 
 
+def test_only_the_plate_of_rows_says_what_a_batch_stands_for() -> None:
+    def model(x: Tensor) -> None:
+        at = pyro.param("at", torch.tensor(0.0))
+        with pyro.plate("rows", 40, subsample_size=len(x)), pyro.plate("pixels", 6, 3, dim=-2):
+            pyro.sample("x", dist.Normal(at, 1.0), obs=x.expand(3, -1))
+        pyro.sample("prior", dist.Normal(at, 1.0), obs=torch.tensor(0.0))
+
+    programs = plain_programs(model, lambda x: None, X)
+    SVIRunner(*programs, lr=1e-6).fit(X, 1, batch_size=10, progress=False)
+    for rows in (10, 40):
+        programs[0](X[:rows])
+        assert programs[0].share == 40 / rows
+
+
 def test_the_record_has_the_bound_that_is_trained() -> None:
     """Clusters that the objective sums out would otherwise be drawn from their prior."""
 
@@ -219,6 +234,20 @@ def test_a_methods_owner_is_saved_and_evaluated_with_its_buffers(tmp_path: Path)
     other = Tutorial()
     SVIRunner.load(tmp_path, guide=plain_programs(other.model, other.guide, x)[1])
     assert torch.equal(other.net.eval()(x), expected)
+
+
+def test_modules_are_found_behind_what_wraps_programs() -> None:
+    """A part of a module of which another is not used, and wrapped functions."""
+    one, inner = Tutorial(), nn.Linear(1, 1)
+    one.unused = nn.Linear(2, 2)
+
+    @config_enumerate
+    def guide(x: Tensor) -> None:
+        pyro.module("inner", inner)
+
+    model = partial(Tutorial.model, one)
+    found = plain_programs(model, guide, torch.randn(8, 2))[0].parts
+    assert {id(each) for each in found} == {id(one.net), id(inner)}
 
 
 def test_a_network_that_no_program_trains_is_left_alone() -> None:
@@ -270,6 +299,10 @@ def test_what_cannot_be_is_refused() -> None:
         programs[1].predict(X)
     with pytest.raises(ValueError, match="neither program has a parameter that learns"):
         plain_programs(model, lambda x: pyro.sample("loc", dist.Normal(0.0, 1.0)), X)
+    with pytest.raises(ValueError, match="the model observes nothing"):
+        plain_programs(lambda x: pyro.sample("z", dist.Normal(0.0, 1.0)), guide, X)
+    with pytest.raises(ValueError, match="the guide draws 'loc', which the model has not"):
+        plain_programs(lambda x: pyro.sample("x", dist.Normal(0.0, 1.0), obs=x[0]), guide, X)
     with pytest.raises(ValueError, match="the runner uses the name 'group' itself"):
         plain_programs(model, guide, X, group=X)
     with pytest.raises(ValueError, match=r"could not be called with x, y=: .*unexpected keyword"):

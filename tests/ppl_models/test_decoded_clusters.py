@@ -230,6 +230,19 @@ class Shifted(ClusterVAE):
             return pyro.sample("x", super().decode({"kind": z}, c_kind=c), obs=x)
 
 
+class Scaled(ClusterVAE):
+    """Its plate is not that of the batch's rows."""
+
+    def plate(self, x: Tensor | None, size: int) -> Any:
+        return pyro.plate("data", 600, subsample_size=5, dim=-1)
+
+
+def test_a_plate_of_its_own_is_refused_before_training() -> None:
+    made = Scaled((D,), {"kind": GaussianMixture(K, 1)}, Normal(0.5), SharedMLP((8,)))
+    with pytest.raises(ValueError, match=r"Scaled.forward draws x in another plate .* 5 rows"):
+        SVIRunner(made, AmortizedGuide(made)).fit(X, 1, progress=False)
+
+
 @pytest.mark.parametrize(
     ("kind", "of_guide", "how"),
     [
