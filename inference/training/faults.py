@@ -56,7 +56,7 @@ def _check_decode(run: Run, batch: Observed) -> None:
         if not {"x", *(f"z_{name}" for name in model.priors)} <= sites.keys():
             return
         plates = {each.dim: each for each in sites["x"]["cond_indep_stack"]}
-        rows = plates[-1] if -1 in plates else None
+        rows = plates.get(-1)
         if rows is None or (rows.size, rows.full_size or rows.size) != (len(batch), len(batch)):
             raise ValueError(
                 f"{type(model).__name__}.forward draws x in another plate than that of the batch's "
