@@ -150,7 +150,7 @@ class DataParallel(SingleProcess):
         super().begin(plan)
         if not self.is_first:
             lead = plan.lead
-            lead.draw_from(self.fresh_random_state(lead.seed, lead.step, lead.device))
+            lead.random_state = self.fresh_random_state(lead.seed, lead.step, lead.device)
 
     def copy(self, run: Any) -> None:
         parameters, groups = list(run.loss.parameters()), run.optimizer.param_groups

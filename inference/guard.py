@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from torch import Tensor
-
 from ppl_models.configurable import Options
 from ppl_models.given.checks import check_one_of, check_positive
 
@@ -37,18 +33,3 @@ class Guard(Options):
     def __init__(self, action: str = "stop", max_norm: float | None = None) -> None:
         self.action = check_one_of("action", action, ACTIONS)
         self.max_norm = max_norm if max_norm is None else check_positive("max_norm", max_norm)
-
-    def is_faulty(self, loss: Tensor, norms: Tensor) -> Tensor:
-        """Whether a step is faulty, as a boolean tensor.
-
-        :param loss: the objective, a scalar.
-        :param norms: of each parameter's gradient.
-        """
-        return ~(loss.isfinite() & norms.isfinite().all())
-
-    def limited(self, gradients: Sequence[Tensor], norms: Tensor) -> Sequence[Tensor]:
-        """The whole gradient, scaled down to ``max_norm``."""
-        if self.max_norm is None:
-            return gradients
-        factor = (self.max_norm / norms.norm()).clamp(max=1.0)
-        return [gradient * factor for gradient in gradients]

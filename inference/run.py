@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
+from pyro.infer import ELBO
 from pyro.optim import PyroOptim
 from torch import Tensor, nn
 
@@ -71,7 +72,7 @@ class Progress:
 
 class Run:
     """A run and all that changes while it is trained, which a checkpoint holds; the parameters are
-    those of :class:`~inference.SVIRunner`, with the objective of its model and guide as ``loss``.
+    those of :class:`~inference.SVIRunner`.
 
     :raises ValueError: if an option is invalid, naming it.
 
@@ -79,6 +80,7 @@ class Run:
     :ivar epoch: passes over the data so far.
     :ivar step: optimizer steps so far, which the schedule depends on.
     :ivar should_stop: set by a callback to end training after its record.
+    :ivar random_state: of the streams with which training begins or goes on.
     :ivar progress: of the call of ``fit``.
     :ivar counters: what each step changes beside parameters, buffers and the optimizer's state, by
         name: the ``step``; the ``total`` of the objectives since the last record, the number of
@@ -88,22 +90,24 @@ class Run:
 
     def __init__(
         self,
-        loss: Loss,
-        lr: float,
-        schedule: Schedule | None,
-        seed: int,
-        device: str | torch.device | None,
-        precision: str,
-        guard: Guard | None,
+        model: FacetModel,
+        guide: FacetGuide,
+        objective: ELBO | None = None,
+        lr: float = 5e-4,
+        schedule: Schedule | None = None,
+        seed: int = 0,
+        device: str | torch.device | None = None,
+        precision: str = "float32",
+        guard: Guard | None = None,
         optimizer: OptimizerFactory | PyroOptim | None = None,
         compile: str | None = "auto",
     ) -> None:
+        self.loss = loss = Loss(model, guide, objective)
         self.compile = check_one_of("compile", compile, COMPILE)
         self._lr, self.seed, self.precision = check_settings(lr, seed, precision)
         self.schedule = check_part("schedule", Constant() if schedule is None else schedule)
         self.guard = check_part("guard", Guard() if guard is None else guard)
         check_precision(loss)
-        self.loss = loss
         _check_trainable(loss)
         self.device = usable_device(device) if device is not None else self.model.gates.device
         self.loss.to(self.device)
@@ -116,7 +120,7 @@ class Run:
         self._in_use = False
         self.begin()
         with seeded(self.seed, self.device):
-            self._random_state = random_state(self.device)
+            self.random_state = random_state(self.device)
 
     @property
     def lr(self) -> float:
@@ -178,19 +182,11 @@ class Run:
             torch.enable_grad(),
             torch.autocast(self.device.type, enabled=False),
         ):
-            set_random_state(self._random_state, self.device)
+            set_random_state(self.random_state, self.device)
             try:
                 yield
             finally:
-                self.keep_random_state()
-
-    def draw_from(self, state: list[Tensor]) -> None:
-        """Let training begin with random streams in this state."""
-        self._random_state = state
-
-    def keep_random_state(self) -> None:
-        """Go on from here, in this run and in copies of it."""
-        self._random_state = random_state(self.device)
+                self.random_state = random_state(self.device)
 
     def __getstate__(self) -> dict[str, Any]:
         """Of copies and pickles, which nobody trains, even if a callback makes them."""

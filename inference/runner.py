@@ -19,7 +19,6 @@ from inference.checkpoints.periodic import Checkpoints
 from inference.checkpoints.saved_run import CONFIG, blamed_on, read_run, write_run
 from inference.distributed import DataParallel, SingleProcess
 from inference.guard import Guard
-from inference.objectives import Loss
 from inference.optimizers import OptimizerFactory
 from inference.randomness import seeded
 from inference.records import as_line
@@ -34,7 +33,6 @@ from inference.training.batching import Batching
 from inference.training.data_source import data_source_for
 from inference.training.loop import DeadFacetWarning, train
 from inference.training.plan import FitPlan, check_callbacks
-from ppl_models.base import FacetModel
 from ppl_models.configurable import from_config, to_config
 from ppl_models.given.checks import check_path
 
@@ -100,23 +98,6 @@ class SVIRunner(Run):
         >>> runner.history[-1]["step"], runner.guide.predict(x)["cluster"].shape
         (2, (20,))
     """
-
-    def __init__(
-        self,
-        model: FacetModel,
-        guide: FacetGuide,
-        objective: ELBO | None = None,
-        lr: float = 5e-4,
-        schedule: Schedule | None = None,
-        seed: int = 0,
-        device: str | torch.device | None = None,
-        precision: str = "float32",
-        guard: Guard | None = None,
-        optimizer: OptimizerFactory | PyroOptim | None = None,
-        compile: str | None = "auto",
-    ) -> None:
-        loss = Loss(model, guide, objective)
-        super().__init__(loss, lr, schedule, seed, device, precision, guard, optimizer, compile)
 
     def fit(
         self,

@@ -116,7 +116,7 @@ class Checkpoints:
         with ExitStack() as stack:
             plan.processes.on_first(lambda: self._begin(stack))
             writer = CheckpointWriter(self, plan)
-            with _listening(writer.signals.append):
+            with listening(writer.signals.append):
                 yield writer
                 writer.leave(writer.wanted())  # a signal after the last step
 
@@ -310,7 +310,7 @@ def _folders_in(folder: Path) -> list[Path]:
 
 
 @contextmanager
-def _listening(asked_to_stop: Callable[[int], None]) -> Iterator[None]:
+def listening(asked_to_stop: Callable[[int], None]) -> Iterator[None]:
     """Within this context the first SIGTERM or SIGINT goes to the function; a second one has the
     effect that it has outside. Signals can only be handled in the main thread.
     """

@@ -14,7 +14,7 @@ from pyro.poutine.util import is_validation_enabled
 
 from inference.evaluation.bounds import mutual_information
 from inference.progress import progress_bar
-from inference.randomness import seeded
+from inference.randomness import random_state, seeded
 from inference.records import check_record
 from inference.run import Callback, Run
 from inference.training.faults import check_first_step, report_faults
@@ -128,7 +128,7 @@ class Log:
         if lead.progress.epoch % plan.log_every and lead.progress.epoch < plan.epochs:
             return
         records = [self._begun(run) for run in plan.runs]
-        lead.keep_random_state()
+        lead.random_state = random_state(lead.device)  # which copies of it go on from
         with network_precision(None):
             for run, record, callbacks in zip(plan.runs, records, plan.callbacks, strict=True):
                 plan.processes.on_first(partial(self._complete, run, record, callbacks))

@@ -96,8 +96,7 @@ class FitPlan:
 
     def steps(self) -> Steps:
         """How the steps are taken."""
-        parts = (self.runs, self.weights, self.source, self.processes, self.recording)
-        return StepsTogether(*parts) if self.together else Steps(*parts)
+        return (StepsTogether if self.together else Steps)(self)
 
     def _recording(self) -> Recording:
         """Which steps are recorded: if the run leaves it open, those where it pays and is safe."""

@@ -7,15 +7,14 @@ changing a rounding. The program is then replayed.
 from __future__ import annotations
 
 import signal
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from inference.checkpoints.periodic import listening
 from inference.randomness import seeded
 from inference.training.simplify import simplify
 from inference.training.straight import straight
@@ -96,8 +95,13 @@ def record(function: TensorFunction, examples: Sequence[Tensor]) -> GraphModule:
     from inference.training.tape import Tape
 
     given = _copies(examples)
-    with _without_interrupts(), (tape := Tape(given)):
-        results = function(*given)
+    waiting: list[int] = []
+    try:  # Ctrl-C is held back, as it can leave PyTorch's modes on for good
+        with listening(waiting.append), (tape := Tape(given)):
+            results = function(*given)
+    finally:
+        for number in waiting:
+            signal.raise_signal(number)
     tape.graph.output([tape.node(each) for each in results])
     program = GraphModule(tape.constants, tape.graph)
     simplify(program)
@@ -144,23 +148,6 @@ def agree(function: TensorFunction, program: TensorFunction, examples: Sequence[
     if len(results[0]) != len(results[1]):
         return False
     return all(_close(one, other) for one, other in zip(*results, strict=True))
-
-
-@contextmanager
-def _without_interrupts() -> Iterator[None]:
-    """Hold Ctrl-C back until the end: it can leave PyTorch's modes on for good."""
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield
-        return
-    waiting: list[Any] = []
-    signal.signal(signal.SIGINT, lambda number, frame: waiting.append((number, frame)))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-        if waiting:
-            before(*waiting[-1])
 
 
 def _close(one: Tensor, other: Tensor) -> bool:

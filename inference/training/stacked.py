@@ -9,10 +9,7 @@ import torch
 from torch import Tensor
 
 from inference.randomness import derive_seed
-from inference.run import Run
-from inference.schedules import WeightFunction
 from inference.training.batching import Rows
-from inference.training.data_source import DataSource, InMemorySource
 from inference.training.parts import SCHEDULED
 from inference.training.steps import Steps, called
 from ppl_models.given.observed import Observed
@@ -24,18 +21,16 @@ class StepsTogether(Steps):
     :raises ValueError: if the data cannot be batched alike for all runs.
     """
 
-    def __init__(
-        self, runs: Sequence[Run], weights: WeightFunction, source: DataSource, *beside: Any
-    ) -> None:
-        batching = getattr(source, "batching", source)
-        if not isinstance(source, InMemorySource) or not isinstance(batching, Rows):
+    def __init__(self, plan: Any) -> None:
+        batching = plan.source.batching  # as fit_together takes no loader
+        if not isinstance(batching, Rows):
             raise ValueError(
                 f"runs that are trained together need batches of equal size, which {batching!r} "
                 "does not give: train each alone, with SVIRunner.fit"
             )
-        self.memory, self.order = source, batching.order
-        self.stacks = _stacked([run.tensors() for run in runs])
-        super().__init__(runs, weights, source, *beside)
+        self.memory, self.order = plan.source, batching.order
+        self.stacks = _stacked([run.tensors() for run in plan.runs])
+        super().__init__(plan)
 
     def look(self) -> None:
         """Take in what callbacks have changed: tensors instead of views, as by ``p.data = ...``,

@@ -9,15 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from inference.distributed import Shard, SingleProcess
+from inference.distributed import Shard
 from inference.objectives import Loss
 from inference.optimizers import check_optimized
 from inference.randomness import derive_seed
-from inference.run import Run
 from inference.schedules import WeightFunction
-from inference.training.data_source import DataSource
 from inference.training.parts import SCHEDULED, Parts
-from inference.training.recorder import Gradient, Recorder, Recording, warn_of_unknown
+from inference.training.recorder import Gradient, Recorder, warn_of_unknown
 from inference.training.recording import laid_out
 from inference.training.update import Update
 from ppl_models.given.observed import Observed
@@ -26,25 +24,20 @@ from ppl_models.given.observed import Observed
 class Steps:
     """The steps of one run; :class:`~inference.training.stacked.StepsTogether` has those of
     several.
+
+    :param plan: of the call (:class:`~inference.training.plan.FitPlan`).
     """
 
-    def __init__(
-        self,
-        runs: Sequence[Run],
-        weights: WeightFunction,
-        source: DataSource,
-        processes: SingleProcess,
-        recording: Recording,
-    ) -> None:
-        self.runs, self.weights, self.source, self.processes = runs, weights, source, processes
-        self.program = ScheduledLoss(runs[0].loss, weights)
-        self.recording, recorded = recording, recording.executor is not None
-        self.updates = [Update(run) for run in runs]
-        parts = self.objectives, self.settings, self.updates, recording
-        self.recorder = Recorder(*parts) if recorded else None
+    def __init__(self, plan: Any) -> None:
+        self.runs, self.weights, self.source = plan.runs, plan.weights, plan.source
+        self.processes, self.recording = plan.processes, plan.recording
+        self.program = ScheduledLoss(self.runs[0].loss, self.weights)
+        self.updates = [Update(run) for run in self.runs]
+        parts = self.objectives, self.settings, self.updates, self.recording
+        self.recorder = Recorder(*parts) if self.recording.executor else None
         self.seen = -1  # records, when callbacks had last run
-        if recording.unknown is not None:
-            warn_of_unknown(recording.unknown)
+        if self.recording.unknown is not None:
+            warn_of_unknown(self.recording.unknown)
 
     # What depends on the number of runs.
 
@@ -160,8 +153,6 @@ class Steps:
     def close(self) -> None:
         """Restore the runs to independent state."""
         self.recorder = None  # which refers to these steps, and so to the data
-        for update in self.updates:
-            update.detach()
 
 
 class ScheduledLoss(nn.Module):

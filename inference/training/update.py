@@ -84,6 +84,7 @@ class Update:
         if optimizer.defaults.get("fused"):
             optimizer.found_inf = skipping.to(torch.float32)  # type: ignore[attr-defined]
             optimizer.step()
+            del optimizer.found_inf  # type: ignore[attr-defined]
         elif not bool(skipping):  # a user's own optimizer, which cannot skip on the device
             optimizer.step()
 
@@ -107,7 +108,7 @@ class Update:
         :param now: what the objective may have changed.
         """
         guard, norms = self.run.guard, _norms(gradients, self.parameters, like=loss)
-        fault = guard.is_faulty(loss, norms)
+        fault = ~(loss.isfinite() & norms.isfinite().all())
         skipping = fault | (counters["faults"] > 0) if guard.action == "stop" else fault
         begins = fault & (counters["first_fault"] < 0)
         for name, value in ("first_fault", counters["step"]), ("fault_norms", norms):
@@ -117,13 +118,10 @@ class Update:
         counters["step"].add_(1)
         for buffer, earlier in zip(now, before, strict=True):
             buffer.copy_(torch.where(skipping, earlier, buffer))
-        limited = guard.limited(list(gradients.values()), norms)
-        return dict(zip(gradients, limited, strict=True)), skipping
-
-    def detach(self) -> None:
-        """Restore the optimizer to its original state."""
-        if hasattr(self.run.optimizer, "found_inf"):
-            del self.run.optimizer.found_inf
+        if guard.max_norm is not None:
+            factor = (guard.max_norm / norms.norm()).clamp(max=1.0)
+            gradients = {name: gradient * factor for name, gradient in gradients.items()}
+        return gradients, skipping
 
     # As a function.
 

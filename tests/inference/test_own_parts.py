@@ -23,7 +23,7 @@ from torch.nn.utils import parametrizations, parametrize
 
 from guides import AmortizedGuide, GumbelSoftmax, Refined, VaDEGuide
 from inference import Guard, GuideEnum_ELBO, SVIRunner, fit_together
-from inference.checkpoints.periodic import _listening
+from inference.checkpoints.periodic import listening
 from inference.schedules import Constant, Schedule
 from inference.training import plan
 from inference.training.recorder import Recorder, RecordingWarning
@@ -621,7 +621,7 @@ def test_a_stop_while_recording_leaves_nothing_on() -> None:
 def test_a_second_stop_has_its_usual_effect() -> None:
     """In a notebook an exception, where the end of the process would be that of the kernel."""
     asked: list[int] = []
-    with _listening(asked.append):
+    with listening(asked.append):
         signal.raise_signal(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)

@@ -147,7 +147,7 @@ def several(
         kept = Checkpoints(folder / "checkpoints", resume=resume) if checkpoints else None
         sizes = {"epochs": epochs, "checkpoints": kept}
         runner = run(fabric, folder, sizes, schedule=WarmUp(4), compile=mode)
-        streams = [int(stream.long().sum()) for stream in runner._random_state]
+        streams = [int(stream.long().sum()) for stream in runner.random_state]
     (folder / f"rank-{fabric.global_rank}.json").write_text(
         json.dumps(state(runner) | {"streams": streams})
     )

@@ -70,9 +70,7 @@ def same(one: SVIRunner, other: SVIRunner) -> None:
     ]
     assert without_time[0] == without_time[1]
     assert (one.epoch, one.step) == (other.epoch, other.step)
-    assert all(
-        torch.equal(a, b) for a, b in zip(one._random_state, other._random_state, strict=True)
-    )
+    assert all(torch.equal(a, b) for a, b in zip(one.random_state, other.random_state, strict=True))
 
 
 SIZES: dict[str, Any] = {"epochs": 3, "batch_size": 5, "progress": False}  # three steps an epoch
