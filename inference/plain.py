@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from inspect import signature
 from math import inf
@@ -115,6 +116,38 @@ class PlainGuide(FacetGuide):
     def forward(self, x: Tensor, *args: Any, **options: Any) -> None:
         self(x, *args, **options)
 
+    def adopt(self, x: Tensor, given: Any) -> None:
+        """Call both programs, and take the parameters that they have then.
+
+        :raises ValueError: see :func:`plain_programs`.
+        """
+        dtype = x.dtype if x.is_floating_point() else torch.get_default_dtype()
+        self.model.register_buffer("gates", torch.ones(0, dtype=dtype))
+        self.model.x_shape = tuple(x.shape[1:])
+        data = self.observed(x, given)
+        try:
+            with poutine.trace(param_only=True) as found:
+                guide = poutine.trace(self).get_trace(data.x, **data.given)
+                replayed = poutine.replay(self.model, guide)
+                model = poutine.trace(replayed).get_trace(data.x, **data.given)
+        except Exception as error:  # of any kind
+            inputs = ", ".join(["x", *(f"{name}=" for name in given)])
+            raise ValueError(f"the programs could not be called with {inputs}: {error}") from error
+        _check_sites(model, guide)
+        sites = {name: site for name, site in found.trace.nodes.items() if site["type"] == "param"}
+        stored = {name: site["value"].unconstrained() for name, site in sites.items()}
+        ids, self.watch.known = {id(each) for each in stored.values()}, set(sites)
+        modules = _reached([self.model.program, self.program], set())
+        self.parts = nn.ModuleList(part for each in modules for part in _trained(each, ids))
+        held = {id(each) for each in self.parameters()}
+        self.in_store = {name: each for name, each in stored.items() if id(each) not in held}
+        for name, parameter in self.in_store.items():
+            self._parameters[name.replace(".", "/")] = parameter  # type: ignore[assignment]
+        if not any(each.requires_grad for each in self.parameters()):
+            raise ValueError(
+                "neither program has a parameter that learns, by pyro.param or a module"
+            )
+
     def observed(self, x: Rows, given: Any) -> Observed:
         now = dict(pyro.get_param_store().named_parameters())
         if gone := [name for name, each in self.in_store.items() if now.get(name) is not each]:
@@ -180,36 +213,7 @@ def plain_programs(
     wrapped.inputs = dict.fromkeys(given, Input())  # type: ignore[misc]
     guided = PlainGuide(wrapped)
     guided.program, guided.takes = guide, tuple(given)
-    rows = as_numbers(x)
-    wrapped.x_shape = tuple(rows.shape[1:])
-    dtype = rows.dtype if rows.is_floating_point() else torch.get_default_dtype()
-    wrapped.register_buffer("gates", torch.ones(0, dtype=dtype))
-    data = guided.observed(rows, given)
-    try:
-        with poutine.trace(param_only=True) as found:
-            latents = poutine.trace(guided).get_trace(data.x, **data.given)
-            replayed = poutine.replay(wrapped, latents)
-            traced = poutine.trace(replayed).get_trace(data.x, **data.given)
-    except Exception as error:  # of any kind
-        inputs = ", ".join(["x", *(f"{name}=" for name in given)])
-        raise ValueError(f"the programs could not be called with {inputs}: {error}") from error
-    _check_sites(traced, latents)
-    wrapped.watch.known = set(found.trace.nodes)
-    stored = {
-        name: site["value"].unconstrained()
-        for name, site in found.trace.nodes.items()
-        if site["type"] == "param"
-    }
-    ids = {id(each) for each in stored.values()}
-    modules = _reached([model, guide], set())
-    wrapped.parts = nn.ModuleList(part for each in modules for part in _trained(each, ids))
-    known = {id(each) for each in guided.parameters()}
-    for name, parameter in stored.items():
-        if id(parameter) not in known:
-            guided.in_store[name] = parameter
-            guided._parameters[name.replace(".", "/")] = parameter
-    if not any(each.requires_grad for each in guided.parameters()):
-        raise ValueError("neither program has a parameter that learns, by pyro.param or a module")
+    guided.adopt(as_numbers(x), given)
     return wrapped, guided
 
 
@@ -242,8 +246,10 @@ def _reached(values: Iterable[Any], seen: set[int]) -> Iterator[nn.Module]:
             yield value
         elif isinstance(value, FunctionType):
             named = [value.__globals__.get(name) for name in value.__code__.co_names]
-            cells = value.__closure__ or ()
-            yield from _reached([*named, *(each.cell_contents for each in cells)], seen)
+            for cell in value.__closure__ or ():
+                with suppress(ValueError):  # not filled yet
+                    named.append(cell.cell_contents)
+            yield from _reached(named, seen)
         elif isinstance(value, MethodType):
             yield from _reached([value.__func__, value.__self__], seen)
         elif isinstance(value, partial):
