@@ -339,9 +339,10 @@ class FacetModel(Program):
         found = {}
         for name in self.decoded_clusters:
             logits = self.priors[name].log_joint(z[name])
-            label = torch.full(logits.shape[:-1], cluster or 0, device=logits.device)
-            known = clamp_to_labels(logits, label) if name == facet else logits
-            found[f"c_{name}"] = Component(logits=known).sample()
+            if name == facet and cluster is not None:
+                label = torch.full(logits.shape[:-1], cluster, device=logits.device)
+                logits = clamp_to_labels(logits, label)
+            found[f"c_{name}"] = Component(logits=logits).sample()
         return found
 
     def draw_given(

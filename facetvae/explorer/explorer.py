@@ -249,17 +249,19 @@ class Explorer:
         if choice is not None:
             check_one_of("choice", choice, self.choices(facet))
         cluster = choice if self._has_components(facet) else None
-        given, others = {}, None
+        given, others, inferred = {}, None, {}
         if held is not None:
             row = [self._check_row(held)]
             others = {name: z[row].to(self.model.gates) for name, z in self._means.items()}
+            decoded = [f"c_{name}" for name in self.model.decoded_clusters if name != facet]
+            inferred = {name: self._beside[name][row * n] for name in decoded}
             if self.num_classes and cluster is None:
                 given = {"label": self._beside["label"][row * n]}
         if choice is not None and cluster is None:
             given = {"label": torch.full((n,), choice)}
         with self._asking(seed):
             z = latents_of_cluster(self.model, facet, cluster, n, held=others)
-            clusters = self.model.draw_clusters(z, facet, cluster)
+            clusters = self.model.draw_clusters(z, facet, cluster) | inferred
             return self._decode(z, self.model.draw_given(n, facet, cluster, given) | clusters)
 
     # Helpers

@@ -178,10 +178,13 @@ def cluster_samples(
             name: prior.sample(1, temperature=temperature) for name, prior in model.priors.items()
         }
         held = drawn if hold_others else None
+        clusters = model.draw_clusters(drawn) if hold_others else {}
+        clusters.pop(f"c_{facet}", None)
         rows = {}
         for k in order:
             z = latents_of_cluster(model, facet, k, columns, temperature, held)
             beside = model.draw_given(columns, facet, k) | model.draw_clusters(z, facet, k)
+            beside |= {name: each.expand(columns, -1) for name, each in clusters.items()}
             rows[str(k)] = model.decode(z, **beside).mean.cpu().numpy()
     title = f"{facet}: samples of each cluster, temperature {temperature:.2g}"
     return image_rows(rows, shape, columns, title, "cluster")

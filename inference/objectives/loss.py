@@ -121,7 +121,8 @@ def default_objective(guide: FacetGuide) -> ELBO:
         >>> type(default_objective(VaDEGuide(VAE((6,), 2)))).__name__
         'GuideEnum_ELBO'
     """
-    if isinstance(own := getattr(guide, "objective", None), ELBO):  # that which it is trained by
+    own = getattr(guide, "objective", None) if guide.needs is Needs.ANY_OBJECTIVE else None
+    if own is not None:  # that which it is trained by
         return own
     return SUITABLE[guide.needs].default(max_plate_nesting=guide.max_plate_nesting)
 

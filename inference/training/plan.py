@@ -29,6 +29,8 @@ __all__ = ["FitPlan", "check_callbacks"]
 
 # Recording takes less time than it saves in so many steps, and compiling in so many.
 STEPS_THAT_PAY, STEPS_THAT_PAY_COMPILING = 500, 4000
+# The schedule of programs without facets.
+DEFAULT = to_config(Constant())
 # Products of a batch's rows and parameters up to which a step spends its time between operations.
 SMALL = 2**25
 
@@ -71,8 +73,9 @@ class FitPlan:
         for run in self.runs:
             check_precision(run.loss)
             check_optimized(run.loss, run.optimizer)
-        plain = self.lead.precision == "float32", to_config(self.lead.schedule)
-        if not self.lead.model.priors and plain != (True, to_config(Constant())):
+        if not self.lead.model.priors and (
+            self.lead.precision != "float32" or to_config(self.lead.schedule) != DEFAULT
+        ):
             raise ValueError(
                 "a schedule weights the KL terms of facets, and precision is of this library's "
                 "networks, and functions have none: leave it out, and scale their sites by "

@@ -55,8 +55,8 @@ class Tape(TorchDispatchMode):
         reads = torch.Tag.data_dependent_output in func.tags or _shape_is_read(func, given)
         if reads and not fixed:
             raise RuntimeError(f"it reads a tensor's value, by {func}")
-        values = not any(isinstance(each, Tensor) for each in _several(result))
-        if values and not has_an_effect(node):
+        gives_tensors = any(isinstance(each, Tensor) for each in _several(result))
+        if not gives_tensors and not has_an_effect(node):
             self.graph.erase_node(node)
             return result
         self._of(node, result, fixed)

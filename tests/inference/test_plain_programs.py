@@ -52,6 +52,14 @@ def guide(x: Tensor) -> None:
     pyro.sample("loc", dist.Normal(loc, scale))
 
 
+@config_enumerate
+def mixture(x: Tensor) -> None:
+    locs = pyro.param("locs", torch.tensor([1.0, 5.0]))
+    with pyro.plate("data", len(x)):
+        c = pyro.sample("c", dist.Categorical(torch.ones(2)))
+        pyro.sample("x", dist.Normal(locs[c], 0.5), obs=x)
+
+
 def test_the_posterior_is_the_conjugate_one() -> None:
     precision = 1 / 4 + len(X)
     runner = SVIRunner(*plain_programs(model, guide, X), seed=0)
@@ -81,13 +89,6 @@ def test_steps_are_those_of_pyros_loop() -> None:
 
 
 def test_discrete_sites_by_pyros_enumeration() -> None:
-    @config_enumerate
-    def mixture(x: Tensor) -> None:
-        locs = pyro.param("locs", torch.tensor([1.0, 5.0]))
-        with pyro.plate("data", len(x)):
-            c = pyro.sample("c", dist.Categorical(torch.ones(2)))
-            pyro.sample("x", dist.Normal(locs[c], 0.5), obs=x)
-
     def nothing(x: Tensor) -> None:
         pass
 
@@ -193,13 +194,6 @@ def test_only_the_plate_of_rows_says_what_a_batch_stands_for() -> None:
 
 def test_the_record_has_the_bound_that_is_trained() -> None:
     """Clusters that the objective sums out would otherwise be drawn from their prior."""
-
-    @config_enumerate
-    def mixture(x: Tensor) -> None:
-        locs = pyro.param("locs", torch.tensor([0.0, 6.0]))
-        with pyro.plate("data", len(x)):
-            c = pyro.sample("c", dist.Categorical(torch.ones(2)))
-            pyro.sample("x", dist.Normal(locs[c], 0.5), obs=x)
 
     programs = plain_programs(mixture, lambda x: None, X)
     runner = SVIRunner(*programs, objective=TraceEnum_ELBO(max_plate_nesting=1), lr=1e-6)

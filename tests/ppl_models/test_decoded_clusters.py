@@ -170,6 +170,28 @@ def test_a_facets_cluster_moves_with_its_latent() -> None:
     np.testing.assert_allclose(found[1], expected[0].detach(), rtol=1e-6)
 
 
+class Both(ClusterVAE):
+    decoded_clusters = ("kind", "style")
+
+
+def test_held_latents_keep_their_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A datum's own in the explorer; in a figure those that were drawn with them."""
+    facets = {"kind": GaussianMixture(K, 1), "style": GaussianMixture(50, 1)}
+    made = Both((D,), facets, Normal(0.5), SharedMLP((8,)))
+    guide, seen, decode = AmortizedGuide(made), [], made.decode
+    explorer = Explorer(guide, X)
+    monkeypatch.setattr(
+        made,
+        "decode",
+        lambda z, **c: (seen.append(torch.as_tensor(c["c_style"])), decode(z, **c))[1],
+    )
+    explorer.samples("kind", n=3, held=1)
+    assert (seen[-1] == int(guide.predict(X)["style"][1])).all()
+    seen.clear()
+    cluster_samples(guide, X, "kind", hold_others=True, columns=2, image_shape=(2, 2))
+    assert all(torch.equal(each, seen[0][:1].expand_as(each)) for each in seen)
+
+
 def test_generated_clusters_are_those_of_their_latents() -> None:
     """A fixed one is, and others have the posterior of a cluster given z, by the prior."""
     made = model()
@@ -179,6 +201,7 @@ def test_generated_clusters_are_those_of_their_latents() -> None:
     share = prior.logits.detach().softmax(-1)
     error = (share * (1 - share) / 20_000).sqrt()
     assert ((drawn - share).abs() < 4 * error).all()
+    assert torch.equal(made.draw_clusters(z, "kind", None)["c_kind"].mean(0) > 0, share > 0)
     assert (made.draw_clusters(z, "kind", 2)["c_kind"].argmax(-1) == 2).all()
 
 
