@@ -103,7 +103,9 @@ class FitPlan:
 
     def _recording(self) -> Recording:
         """Which steps are recorded: if the run leaves it open, those where it pays and is safe."""
-        device, executor, unsuitable = self.lead.device, self.lead.compile, self._unsuitable()
+        device, executor = self.lead.device, self.lead.compile
+        whole = "cuda graph" if device.type == "cuda" else "xla"
+        unsuitable = self._unsuitable(whole if executor == "auto" else executor)
         if executor == "cuda graph" and device.type != "cuda":
             raise ValueError(
                 "compile='cuda graph' is for one process on a CUDA device, but here the device is "
@@ -117,19 +119,22 @@ class FitPlan:
         unknown = (Parts(run, self.weights).unknown for run in self.runs)
         if part := next(filter(None, unknown), None):
             return Recording(unknown=part)
-        parameters = sum(each.numel() for each in self.lead.loss.parameters())
-        small = parameters * self.source.batch_size <= SMALL and unsuitable is None
-        compiles = steps >= STEPS_THAT_PAY_COMPILING and small and find_spec("jax") is not None
+        pays = unsuitable is None and (whole != "xla" or self._compiling_pays(steps))
         last = self.epochs >= STEPS_THAT_PAY
-        return Recording("xla" if compiles else "replay", last, unsuitable=unsuitable)
+        return Recording(whole if pays else "replay", last, unsuitable=unsuitable)
 
-    def _unsuitable(self) -> str | None:
+    def _compiling_pays(self, steps: int) -> bool:
+        parameters = sum(each.numel() for each in self.lead.loss.parameters())
+        small = parameters * self.source.batch_size <= SMALL
+        return steps >= STEPS_THAT_PAY_COMPILING and small and find_spec("jax") is not None
+
+    def _unsuitable(self, executor: str | None) -> str | None:
         """Why whole steps cannot be taken by a compiler or a graph, as far as that is plain."""
         if self.together or self.processes.size > 1:
             return "several runs or processes take part"
         if self.source.full is None:
             return "batches of groups of many sizes"
-        if self.lead.compile == "cuda graph":
+        if executor == "cuda graph":
             return None
         if not isinstance(self.source, InMemorySource):
             return "its data come from a loader"

@@ -4,7 +4,8 @@
 
 For every model: objective and gradient in float64 on the device against the CPU's, with the same
 noise, and of every way to take a step against steps through Pyro; seconds of a step in every way,
-in bfloat16 and of a plain loop; peak bytes; and ten seeds at once. What fails is a sentence.
+in bfloat16 and of a plain loop; and peak bytes. Of MFCVAE at its own batch, captured steps by
+precision; and ten seeds at once. What fails is a sentence.
 """
 
 import json
@@ -15,6 +16,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pyro
@@ -25,23 +27,24 @@ from inference import SVIRunner, fit_together
 from inference.randomness import seeded
 from lab.benchmarks import model_costs as costs
 from lab.benchmarks.model_cases import CASES, FULL, Case, Size
-from lab.benchmarks.model_steps import DrawnOnCPU
+from lab.benchmarks.model_steps import DrawnOnCPU, in_turns
 
 WAYS = {"handlers": None, "replay": "replay", "cuda graph": "cuda graph"}
 
 
 def gradient(case: Case, settings: costs.Settings, way: str, noise: bool) -> Tensor:
-    """Of the twelfth step in float64, the objective before it, on the CPU; weights do not move."""
+    """The twelfth step's objective in float64, then all steps' Adam moments; weights are fixed."""
     step = costs.mode_step(case, settings, WAYS[way], case.batch, torch.float64, lr=1e-15)
+    total = step.runner.counters["total"]
     with DrawnOnCPU() if noise else nullcontext(), pyro.validation_enabled(False):
         for number in range(12):
             with seeded(number, settings.device):
-                step.total_loss.zero_()
+                total.zero_()
                 step()
     if step.refusal is not None:
         raise ValueError(step.refusal)
-    grads = [p.grad for p in step.runner.loss.parameters() if p.grad is not None]
-    return torch.cat([each.flatten().cpu() for each in (step.total_loss, *grads)])
+    moments = (of["exp_avg"] for of in step.runner.optimizer.state.values())
+    return torch.cat([each.flatten().cpu() for each in (total, *moments)])
 
 
 def apart(one: Tensor, other: Tensor) -> float:
@@ -57,17 +60,31 @@ def correct(case: Case, settings: costs.Settings) -> dict[str, Any]:
     return ways | {"cpu": apart(noisy, on_cpu)}
 
 
+def captured_steps(case: Case, settings: costs.Settings) -> dict[str, float]:
+    """Median seconds of a captured step by precision."""
+    steps = {
+        precision: costs.mode_step(case, settings, "cuda graph", case.batch, precision=precision)
+        for precision in ("float32", "bf16")
+    }
+    times = in_turns(steps, 10, 8, time.perf_counter)
+    return {precision: median(of) for precision, of in times.items()}
+
+
 def ten_seeds(case: Case, settings: costs.Settings) -> dict[int, float]:
-    """Seconds of an epoch of ten seeds at once, and of one; the first fit is not counted."""
+    """Seconds of a step of ten seeds at once, and of one by itself, each as a fit takes it by
+    default; the first fit of each is not counted.
+    """
+    epochs = 1 if settings.size.small else 75  # of 8 steps
     found, batch = {}, settings.size.rows(case.batch)
     for seeds in (10, 10, 1, 1):
-        guides, data = zip(
-            *(costs.guide_and_data(case, settings, batch) for _ in range(seeds)), strict=True
-        )
-        runners = [SVIRunner(guide.model, guide, seed=i) for i, guide in enumerate(guides)]
-        begun = time.perf_counter()
-        fit_together(runners, data[0].x, 10, batch, progress=False)
-        found[seeds] = (time.perf_counter() - begun) / 10
+        guides = [costs.guide_and_data(case, settings, batch) for _ in range(seeds)]
+        runners = [SVIRunner(of.model, of, seed=i) for i, (of, _) in enumerate(guides)]
+        how, begun = (guides[0][1].x, epochs, batch, epochs), time.perf_counter()
+        if seeds > 1:
+            fit_together(runners, *how, progress=False)
+        else:
+            runners[0].fit(*how, progress=False)
+        found[seeds] = (time.perf_counter() - begun) / (8 * epochs)
     return found
 
 
@@ -91,7 +108,8 @@ def main(device: str, out: str, size: Size = FULL, models: Sequence[str] = tuple
     settings = costs.Settings(size, torch.device(device), 8 if size.small else 80)
     runs = [(model, part, PARTS[part]) for model in models for part in PARTS]
     found: dict[str, Any] = {"torch": torch.__version__}
-    for model, part, measure in (*runs, ("MFCVAE", "ten seeds", ten_seeds)):
+    runs += [("MFCVAE", "captured", captured_steps), ("MFCVAE", "ten seeds", ten_seeds)]
+    for model, part, measure in runs:
         found[f"{model}: {part}"] = tried(lambda m=measure, on=model: m(CASES[on], settings))
         Path(out).write_text(json.dumps(found, indent=1) + "\n")
 

@@ -148,6 +148,7 @@ SVHN = replace(
 SETTINGS = {
     "digits": Settings(batch_size=64, epochs=(60, 240), fade_steps=4000),
     "mnist": MNIST,
+    "fashion-mnist": replace(MNIST, facets=("style", "article")),
     "shapes3d-1": SHAPES,
     "shapes3d-2": SHAPES,
     "svhn": SVHN,
