@@ -72,12 +72,12 @@ class SVIRunner(Run):
         the same results; ``"xla"`` takes many steps of a small model in one call (seconds to
         compile, needs the extra ``xla``); ``"cuda graph"`` records whole steps on a CUDA device;
         ``None`` runs model and guide in every step. By default ``"auto"``: in calls of ``fit`` of
-        500 steps and more they are replayed, and of 4,000 and more, of a small model, taken by XLA
-        if JAX is there, or captured on a CUDA device (``plan(...).recording`` says which), if all
-        parts are this library's, Pyro's or PyTorch's. Others may do more in a step than operations
-        on tensors, so with them every step runs through Pyro, with a ``RecordingWarning`` that
-        names the part; ask for recording if their results depend on tensors, draws and fixed
-        settings alone.
+        500 steps and more they are replayed, on a CUDA device captured, and of 4,000 and more, of a
+        small model on a CPU, taken by XLA if JAX is there (``plan(...).recording`` says which), if
+        all parts are this library's, Pyro's or PyTorch's. Others may do more in a step than
+        operations on tensors, so with them every step runs through Pyro, with a
+        ``RecordingWarning`` that names the part; ask for recording if their results depend on
+        tensors, draws and fixed settings alone.
     :raises ValueError: if the parts do not fit together or an option is unknown.
 
     :ivar lr: the rate; setting it changes the rate of the next steps.

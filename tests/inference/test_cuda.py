@@ -118,3 +118,13 @@ def test_other_devices_are_refused() -> None:
         ValueError, match="is for one process on a CUDA device, but here the device is cpu"
     ):
         SVIRunner(guide.model, guide, compile="cuda graph").fit(torch.rand(N, 6), epochs=1)
+
+
+@pytest.mark.parametrize(("epochs", "executor"), [(1, None), (300, "cuda graph")])
+def test_long_fits_are_captured_by_default(
+    epochs: int, executor: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner, x = SVIRunner((guide := two_facets()).model, guide), torch.rand(N, 6)
+    feed = data_source_for(guide, runner.device, x, {}, 8, None)
+    monkeypatch.setattr(runner, "device", torch.device("cuda"))
+    assert FitPlan([runner], feed, epochs, 1, [()], False).recording.executor == executor
