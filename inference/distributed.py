@@ -82,10 +82,6 @@ class SingleProcess:
         """
         return loss, gradients
 
-    def maximum(self, wanted: int) -> int:
-        """The largest value of any process."""
-        return wanted
-
     def on_first(self, work: Callable[[], T]) -> T:
         """What ``work`` gives in the first process, in all of them; if it fails there, all fail."""
         return work()
@@ -200,9 +196,6 @@ class DataParallel(SingleProcess):
         for each, part in zip(found, mean[:-1].split([p.numel() for p in found]), strict=True):
             each.copy_(part.view_as(each))
         return mean[-1], found
-
-    def maximum(self, wanted: int) -> int:
-        return int(self._all(torch.tensor(wanted)).max())
 
     def on_first(self, work: Callable[[], T]) -> T:
         value, error = None, None

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from scipy.stats import nbinom, norm
 
 from facetvae.describing.effects import (
     Effect,
@@ -24,8 +25,10 @@ from ppl_models.given.frames import Given, Kind, column_name, given, is_frame, n
 
 #: Whole numbers of at most so many values are no counts.
 FEW_VALUES = 10
-# A mean of more deviations is far from 0.
+# A mean of more deviations is far from 0, and a gain of more standard errors from chance.
 FAR = 3
+# The least share by which the variance of a negative binomial variable exceeds its mean.
+OVERDISPERSED = 1e-3
 # Beyond it, not every whole number is a float.
 LARGEST = 2.0**53
 # More categories than rows over this are names, not groups, unless there are few.
@@ -139,14 +142,31 @@ def kinds_of(likelihood: Likelihood) -> dict[str, str]:
 
 def are_counts(values: np.ndarray) -> bool:
     """Whether whole numbers ``[n]`` vary at least as much as a Poisson variable, are near 0 beside
-    their deviation, as ages are not, and are not all multiples of some number, as a mass is that
-    was read to 25 grams.
+    their deviation and likelier as a negative binomial variable than as a normal one, as ages are
+    not, and are not all multiples of some number, as a mass is that was read to 25 grams.
     """
     if values.min() < 0 or values.var() < values.mean() or values.max() > LARGEST:
         return False
-    if values.mean() > FAR * values.std():  # there a Poisson variable is nearly normal, too
+    mean, deviation = values.mean(), values.std()
+    if mean > FAR * deviation:  # there a Poisson variable is nearly normal, too
+        return False
+    p = mean / max(deviation**2, mean * (1 + OVERDISPERSED))
+    counted = nbinom.logpmf(values, mean * p / (1 - p), p)
+    if counted.mean() < norm.logpdf(values, mean, deviation).mean():
         return False
     return int(np.gcd.reduce(values.astype(np.int64))) == 1
+
+
+def is_multiplied(values: np.ndarray) -> bool:
+    """Whether numbers ``[n]`` are likelier as log-normal than as normal, beyond chance, as incomes
+    are that differ by factors.
+    """
+    if not np.isfinite(values).all() or values.min() <= 0 or not values.std():
+        return False
+    log = np.log(values)
+    gain = norm.logpdf(log, log.mean(), log.std()) - log
+    gain -= norm.logpdf(values, values.mean(), values.std())
+    return bool(gain.mean() > FAR * gain.std() / np.sqrt(len(gain)))
 
 
 def are_names(distinct: int, rows: int) -> bool:

@@ -81,9 +81,20 @@ class View:
                 column[:] = _spread(column, rng)
         return numbers
 
-    def network_input(self, x: Tensor) -> Tensor:
-        """What networks read, and learn to give back, before the bound is trained."""
-        return x.nan_to_num() if self.linear else x
+    def table(self, x: np.ndarray, seed: int) -> tuple[np.ndarray, list[int]]:
+        """Encoded data as numbers and codes ``[N, D]``, NaN where missing, and each column's number
+        of categories, 0 of numbers.
+        """
+        values, rng, levels = x.astype(float), np.random.default_rng(seed), []
+        for column in values.T:
+            there = ~np.isnan(column)
+            distinct = np.unique(column[there])
+            levels.append(2 if len(distinct) == 2 else 0)
+            if len(distinct) == 2:
+                column[there] = np.searchsorted(distinct, column[there])
+            elif _has_few_steps(column[there]):
+                column[there] = _spread(column[there], rng)
+        return values, levels
 
     def residual_scale(self, x: np.ndarray, dim: int) -> float | np.ndarray:
         """Deviation of what ``dim`` linear latents leave of the numbers: one, or each number's."""
@@ -161,7 +172,7 @@ class Reader:
 
     def network(self, shape: tuple[int, ...], view: View) -> Architecture:
         """That of data of a shape whose facets are subspaces, where the user gave none."""
-        return default_plain_network(shape, skip=view.linear)
+        return default_plain_network(shape, skip=True)
 
     def view(self, x: np.ndarray, encoding: Encoding) -> View:
         """How a start sees encoded data, if these differ."""

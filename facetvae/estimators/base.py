@@ -70,6 +70,7 @@ class Chosen:
 
     :ivar epochs: ``None`` to use the estimator's own number of steps.
     :ivar view: how a start sees the data.
+    :ivar deep: whether networks that begin as linear maps are trained; ``None``: where that pays.
     :ivar verbose: whether to show progress.
     """
 
@@ -81,6 +82,7 @@ class Chosen:
     seed: int
     device: str
     view: View = field(default_factory=View)
+    deep: bool | None = None
     verbose: bool = False
 
     def lengths(self, n: int, steps: Sequence[int]) -> Lengths:
@@ -113,7 +115,7 @@ class FacetEstimator(BaseEstimator):
     """
 
     likelihood: Likelihood | None = None
-    network: Architecture | None = None
+    network: Any = None
     epochs: int | None = None
     batch_size: int | None = None
     learning_rate: float = 1e-3
@@ -159,9 +161,9 @@ class FacetEstimator(BaseEstimator):
     def _chosen(self, x: np.ndarray, dim: int, network: Architecture) -> Chosen:
         """The user's settings, and for the rest those chosen from the data."""
         likelihood, batch_size = self.likelihood, self.batch_size
-        if self.network is not None:
+        if self._architecture is not None:
             what = "an architecture, such as MLPLadder() or SharedMLP()"
-            check_kind("network", self.network, Architecture, what)
+            check_kind("network", self._architecture, Architecture, what)
         usable_device(self.device)
         if likelihood is None:
             likelihood = self.reader_.likelihood(x, self.encoding_, dim)
@@ -169,7 +171,7 @@ class FacetEstimator(BaseEstimator):
             batch_size = default_batch_size(len(x))
         return Chosen(
             self.reader_.completed(likelihood, x, self.encoding_),
-            network if self.network is None else self.network,
+            network if self._architecture is None else self._architecture,
             check_count("batch_size", batch_size),
             None if self.epochs is None else check_count("epochs", self.epochs),
             check_positive("learning_rate", self.learning_rate),
@@ -177,6 +179,11 @@ class FacetEstimator(BaseEstimator):
             self.device,
             verbose=self.verbose,
         )
+
+    @property
+    def _architecture(self) -> Architecture | None:
+        """The user's; ``None`` for the default one."""
+        return self.network
 
     def _dims_of(self, x: np.ndarray, first: str, second: str) -> tuple[int, int]:
         """Lengths of two latents, the user's or default ones."""

@@ -54,11 +54,14 @@ from facetvae.estimators.strategies import (
     LadderStrategy,
     Numbers,
     SubspaceStrategy,
+    ViewStrategy,
     are_pictures,
     facets_found,
     numbered,
+    views_found,
 )
 from facetvae.estimators.training import check_trained
+from facetvae.table_rules.column_views import ColumnViews
 from facetvae.table_rules.components import principal_dimensions, rank
 from facetvae.table_rules.counting import FacetCount
 from facetvae.table_rules.outliers import Outliers
@@ -66,7 +69,7 @@ from facetvae.table_rules.rows import MANY, Arranged, in_parts, some_rows
 from guides import FacetGuide
 from inference.randomness import derive_seed, seeded
 from ppl_models import Likelihood, Normal
-from ppl_models.given.checks import check_kind, check_size, is_index
+from ppl_models.given.checks import check_kind, check_one_of, check_size, is_index
 from ppl_models.modes import evaluating
 from ppl_models.turns import exclusive
 
@@ -88,6 +91,8 @@ LOOK_AT_THEM = (
 FIT_ANEW = "fit anew, with old rows beside them if these still count"
 # Entries of rows with gaps in training data up to which such rows are improved.
 MOST_IMPROVED = 200_000
+# Whether networks of tables are trained, by what a user calls them.
+HOW_DEEP = {"linear": False, "deep": True}
 # Names of the facets, None where they are to be counted; and what makes a strategy of subspaces.
 Names = Sequence[str] | None
 Kind = Callable[..., SubspaceStrategy]
@@ -116,8 +121,10 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         column of a frame of numbers, too.
     :param likelihood: such as ``ppl_models.Normal(0.3)``; the data are then used unchanged (8-bit
         values are divided by 255), and facets are faded in by depth.
-    :param network: such as ``ppl_models.MLPLadder((200, 400))``, with a rung for each facet; facets
-        are then faded in by depth.
+    :param network: of tables ``"linear"`` or ``"deep"``: whether it stays the linear maps that it
+        begins as, or is trained; by default where that pays. Or an architecture such as
+        ``ppl_models.MLPLadder((200, 400))``, with a rung for each facet; facets are then faded in
+        by depth.
     :param epochs: passes over the data, all phases together, of which each has one at least. The
         last phase ends once a tenth of the data, held out if that is 20 or more, says so.
     :param batch_size: by default about a twentieth of the data, between 16 and 512.
@@ -175,6 +182,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         """
         names = None if self.facets is None else facet_names(self.facets)
         check_size("n_init", self.n_init)
+        if isinstance(self.network, str):
+            check_one_of("network", self.network, HOW_DEEP)
         self._say("reads the data")
         x = self._new_data(X)
         if names is not None:
@@ -183,7 +192,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         rows = Arranged(x.copy() if x.dtype == np.uint8 else x)
         (usual,) = rows.first(np.flatnonzero(~self.outliers_))
         self._say("looks for facets")
-        strategy = self._strategy(usual, names)
+        strategy = self._strategy(usual, names, labels is None)
         known = known_labels(labels, strategy.names, len(x))
         self.outliers_ &= ~labeled_rows(known, len(x))
         _warn_of_outliers(self.outliers_, "all others", LOOK_AT_THEM, stacklevel=5)
@@ -263,8 +272,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         K = {name: count.number for name, count in counts.items()}
         runner = strategy.mixtures(x, latents, K, label)
         self._say("trains all together")
-        ended = strategy.together(runner, x, held_out, label)
-        return Start(strategy, counts, runner, ended)
+        model, ended = strategy.together(runner, x, held_out, label)
+        return Start(strategy, counts, runner, model, ended)
 
     def _keep(self, start: Start) -> None:
         """Store what was chosen in a start, and print it if asked to."""
@@ -282,6 +291,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             n_latents={name: prior.dim for name, prior in start.runner.model.priors.items()},
             epochs=(*strategy.lengths.alone, strategy.lengths.together),
         )
+        self._state_later("model", start.model)
         self._state_later("ended", start.ended)
 
     def facet(self, name: str | int) -> FacetClustering:
@@ -464,7 +474,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
 
     def _shows_subspaces(self, x: np.ndarray) -> bool:
         """Whether rows of bounded values have their clusters in subspaces, as tables have."""
-        given = self.network is not None or self.likelihood is not None
+        given = self._architecture is not None or self.likelihood is not None
         if given or x.ndim != 2 or self.encoding_.values not in BOUNDED:
             return False
         self._say("looks for facets")
@@ -478,18 +488,49 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         """Rows ``[N]`` that get the cluster -1: outlying ones, if they are to be marked."""
         return self._outlying(x) if self.mark_outliers else np.zeros(len(x), bool)
 
-    def _strategy(self, x: np.ndarray, names: Names) -> FitStrategy:
+    def _strategy(self, x: np.ndarray, names: Names, unlabeled: bool) -> FitStrategy:
         view = self.reader_.view(some_rows(x), self.encoding_)
-        if not self.encoding_.of_columns or self.network is not None:
+        if not self.encoding_.of_columns or self._architecture is not None:
+            if self.network == "linear":
+                read_as = repr(self.encoding_.values)
+                raise ValueError(f'network="linear" is for tables, and X is read as {read_as}')
             return self._ladder(x, names, view)
         if self.n_latents is None:
+            wanted = len(names) if names else None
+            views = views_found(x, 0, view) if unlabeled and self._has_columns else None
+            if views and not view.linear and views.offers(wanted):
+                return self._of_columns(views, x, names, view)
             found = facets_found(x, 0, view)
+            # Of rotated numbers clusters with valleys between them count more than overlap.
+            if views and views.offers(wanted) and views.number > found.number:
+                return self._of_columns(views, x, names, view)
             if not self.reader_.as_columns and are_pictures(found, x, view):
                 return self._ladder(x, names, view, found)
-            if found.offers(len(names) if names else None):
+            if found.offers(wanted):
                 kind = partial(CountedStrategy, found=found, named=names is not None)
                 return self._subspaces(kind, x, names or numbered(found), len(found.maps), view)
         return self._divided(x, names, view) or self._ladder(x, names, view)
+
+    @property
+    def _architecture(self) -> Any:
+        return None if isinstance(self.network, str) else self.network
+
+    @property
+    def _has_columns(self) -> bool:
+        """Whether columns are the user's own, and not principal components or words."""
+        return self.encoding_.values in ("real", "columns")
+
+    def _of_columns(
+        self, views: ColumnViews, x: np.ndarray, names: Names, view: View
+    ) -> SubspaceStrategy:
+        names, kind = names or facet_names(views.number), partial(ViewStrategy, views=views)
+        kind = partial(kind, named=self.facets is not None)
+        strategy = self._subspaces(kind, x, names, views.dim, view, SUBSPACE_STEPS)
+        if not view.linear or self.likelihood is not None:
+            return strategy
+        normal = Normal(strategy.noise(some_rows(x)))
+        completed = self.reader_.completed(normal, x, self.encoding_)
+        return replace(strategy, chosen=replace(strategy.chosen, likelihood=completed))
 
     def _divided(self, x: np.ndarray, names: Names, view: View) -> SubspaceStrategy | None:
         """Facets as subspaces; ``None`` if the data vary in too few dimensions."""
@@ -507,7 +548,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         self, x: np.ndarray, names: Names, view: View, counted: FacetCount | None = None
     ) -> LadderStrategy:
         (names, dims), shape = self._dims(x, names), x.shape[1:]
-        network = default_network(shape, len(names)) if self.network is None else self.network
+        network = self._architecture or default_network(shape, len(names))
         chosen = replace(self._chosen(x, sum(dims.values()), network), view=view)
         alone, further, together = STEPS
         lengths = chosen.lengths(len(x), (alone, *[further] * (len(names) - 1), together))
@@ -521,15 +562,26 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         return names, {name: default if d is None else d for name, d in asked.items()}
 
     def _subspaces(
-        self, kind: Kind, x: np.ndarray, names: Sequence[str], dim: int, view: View
-    ) -> SubspaceStrategy:
+        self,
+        kind: Kind,
+        x: np.ndarray,
+        names: Sequence[str],
+        dim: int,
+        view: View,
+        steps: Sequence[int] | None = None,
+    ) -> Any:
         shape = x.shape[1:]
-        chosen = replace(self._chosen(x, dim, self.reader_.network(shape, view)), view=view)
+        trained = True if self.epochs else None
+        chosen = replace(
+            self._chosen(x, dim, self.reader_.network(shape, view)),
+            view=view,
+            deep=HOW_DEEP.get(self.network, trained),
+        )
         if view.linear and self.likelihood is None:
             normal = Normal(view.residual_scale(x, dim))
             completed = self.reader_.completed(normal, x, self.encoding_)
             chosen = replace(chosen, likelihood=completed)
-        steps = SUBSPACE_STEPS[1:] if view.linear else SUBSPACE_STEPS
+        steps = steps or (SUBSPACE_STEPS[1:] if view.linear else SUBSPACE_STEPS)
         lengths = chosen.lengths(len(x), steps)
         return kind(shape, names, chosen, lengths, dim, len(x))
 
@@ -558,6 +610,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
 
     def _gains_by_steps(self, x: np.ndarray) -> bool:
         """Whether rows have gaps, and few enough to take the time that improving them takes."""
+        if self.settings_["start"] == ViewStrategy.__name__:  # whose clusters take gaps as they are
+            return False
         gaps = self.encoding_.of_columns and bool(self.encoding_.missing)
         return gaps and len(rows_with_gaps(x)) * x[:1].size <= MOST_IMPROVED
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from facetvae.describing.columns import FEW_VALUES, are_counts
+from facetvae.describing.columns import FEW_VALUES, are_counts, is_multiplied
 from facetvae.estimators.arrays import Reader, View, check_kinds
 from facetvae.estimators.columns_view import columns_view
 from facetvae.estimators.encoding import Encoding
@@ -21,6 +21,7 @@ from ppl_models import (
     Categorical,
     Columns,
     Likelihood,
+    LogNormal,
     NegativeBinomial,
     Normal,
     Ordinal,
@@ -332,7 +333,9 @@ def _by_kind(given: Given, coded: bool) -> tuple[Column, Likelihood]:
     if coded or (whole and 2 <= len(levels) <= FEW_VALUES):
         return NumberedColumn(name, levels=tuple(levels.tolist())), Ordinal()
     # Counts vary at least as much as a Poisson variable; other whole numbers are numbers.
-    return Column(name, whole), NegativeBinomial() if whole and are_counts(there) else Normal()
+    if whole and are_counts(there):
+        return Column(name, whole), NegativeBinomial()
+    return Column(name, whole), LogNormal() if is_multiplied(there) else Normal()
 
 
 def _words(given: Given, coded: bool) -> tuple[str, ...]:

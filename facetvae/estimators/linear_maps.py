@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from facetvae.estimators.base import Chosen
-from facetvae.table_rules.rows import MANY
 from facetvae.table_rules.subspaces import Subspaces
 from guides import FacetGuide
 from inference.progress import progress_bar
@@ -20,8 +19,10 @@ from ppl_models.given.observed import Observed
 from ppl_models.modes import training
 from ppl_models.turns import yield_lock
 
-# Rate of the networks' training at its first epoch, in learning rates.
+# Rate of the encoder's training at its first epoch, in learning rates.
 FIRST_RATE = 3.0
+# Most rows that a decoder is fitted to, and most steps.
+DECODED, DECODER_STEPS = 2000, 30
 
 
 @torch.no_grad()
@@ -51,6 +52,7 @@ def set_linear(guide: FacetGuide, subspaces: Subspaces, x: np.ndarray) -> None:
     _set_last(cast(Any, guide.model.decoder).trunk[-2], back[:, :-1], back[:, -1])
 
 
+@torch.no_grad()
 def _set_last(layer: nn.Linear, weight: np.ndarray, bias: np.ndarray) -> None:
     """The layer's first outputs, as a linear map of its last inputs."""
     outputs, inputs = weight.shape
@@ -62,9 +64,9 @@ def _set_last(layer: nn.Linear, weight: np.ndarray, bias: np.ndarray) -> None:
 def fit_networks(
     guide: FacetGuide, data: Observed, sources: Tensor, epochs: int, chosen: Chosen
 ) -> None:
-    """Train a guide's networks: the encoder on the subspaces' maps, the decoder on the way back to
-    the data. The rate falls linearly from three times the learning rate towards 0, from epoch to
-    epoch, or of more than 20,000 rows from step to step.
+    """Train a guide's encoder on given latents, at a rate that falls linearly from three times the
+    learning rate towards 0; and set its decoder to the linear map from these latents that makes the
+    data likeliest.
 
     :param data: x ``[N, D]``, encoded, on the guide's device.
     :param sources: all facets' latents side by side ``[N, m]``.
@@ -72,28 +74,44 @@ def fit_networks(
     dims = [prior.dim for prior in guide.model.priors.values()]
     sources = sources.to(guide.model.gates)
     optimizer = torch.optim.Adam(guide.parameters(), chosen.learning_rate, fused=True)
-    steps = -(-len(data) // chosen.batch_size)
-    bar = progress_bar(epochs * steps, "step", chosen.verbose)
+    bar = progress_bar(epochs * -(-len(data) // chosen.batch_size), "step", chosen.verbose)
     with seeded(chosen.seed, data.x.device), training(guide), bar:
         for epoch in range(epochs):
             order = torch.randperm(len(data), device=data.x.device)
-            for step, rows in enumerate(order.split(chosen.batch_size)):
-                if step == 0 or len(data) > MANY:  # of many rows there are few passes
-                    left = 1 - (epoch + step / steps) / epochs
-                    for group in optimizer.param_groups:
-                        group["lr"] = FIRST_RATE * chosen.learning_rate * left
+            for group in optimizer.param_groups:
+                group["lr"] = FIRST_RATE * chosen.learning_rate * (1 - epoch / epochs)
+            for rows in order.split(chosen.batch_size):
                 optimizer.zero_grad(set_to_none=True)
-                batch = chosen.view.network_input(data[rows].x)
-                _distance(guide, batch, sources[rows].split(dims, -1)).backward()
+                posteriors = guide.encode(data[rows].x).values()
+                apart = zip(posteriors, sources[rows].split(dims, -1), strict=True)
+                sum((q.mean - z).square().mean() for q, z in apart).backward()
                 optimizer.step()
                 bar.update()
                 yield_lock()
     optimizer.zero_grad(set_to_none=True)
+    few = slice(None, None, -(-len(data) // DECODED))
+    _fit_decoder(guide, data[few].x, sources[few])
 
 
-def _distance(guide: FacetGuide, x: Tensor, sources: Sequence[Tensor]) -> Tensor:
-    """Squared distance of posterior means from the sources, and of data from what these decode."""
-    priors, posteriors = guide.model.priors, guide.encode(x).values()
-    apart = [(q.mean - z).square().mean() for q, z in zip(posteriors, sources, strict=True)]
-    back = guide.model.decode(dict(zip(priors, sources, strict=True)))
-    return torch.stack([*apart, guide.model.likelihood.misfit(back, x)]).sum()
+def _fit_decoder(guide: FacetGuide, x: Tensor, z: Tensor) -> None:
+    """The likeliest linear map from latents ``[N, m]`` to the data, as generalized linear models
+    are fitted: a convex problem for most likelihoods.
+    """
+    model, layer = guide.model, cast(Any, guide.model.decoder).trunk[-2]
+    weight, bias = (
+        layer.weight.new_zeros(len(layer.weight), z.shape[1]),
+        layer.bias.detach().clone(),
+    )
+    parts = [*model.likelihood.parameters(), weight.requires_grad_(), bias.requires_grad_()]
+    steps = torch.optim.LBFGS(parts, max_iter=DECODER_STEPS, line_search_fn="strong_wolfe")
+
+    def misfit() -> Tensor:
+        steps.zero_grad()
+        p = model.likelihood(linear(z, weight, bias), 1)
+        loss = model.likelihood.misfit(p, x)
+        loss.backward()
+        return loss
+
+    steps.step(misfit)
+    steps.zero_grad(set_to_none=True)
+    _set_last(layer, weight.detach().cpu().numpy(), bias.detach().cpu().numpy())

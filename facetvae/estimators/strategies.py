@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 import torch
+from scipy.optimize import linear_sum_assignment
+from sklearn.preprocessing import StandardScaler
 
 from facetvae.estimators.arrays import View
 from facetvae.estimators.base import Chosen
@@ -19,10 +21,15 @@ from facetvae.estimators.encoding import FEWEST_PIXELS
 from facetvae.estimators.facets import REST, facet_names, number_of_facets
 from facetvae.estimators.linear_maps import fit_networks, set_linear, set_widths
 from facetvae.estimators.training import STEPS_PER_LOOK, StopConverged, check_trained
+from facetvae.table_rules.column_views import MAX_ROWS, ColumnViews, column_views, contrasts
 from facetvae.table_rules.counting import FacetCount
 from facetvae.table_rules.merging import ClusterCount, likeliest_number, merged_number
-from facetvae.table_rules.rows import has_missing, in_parts, labeled, some_rows
-from facetvae.table_rules.subspaces import Subspaces, independent_subspaces
+from facetvae.table_rules.rows import has_missing, in_parts, labeled, some_rows, thinned
+from facetvae.table_rules.subspaces import (
+    Subspaces,
+    curvature_p_value,
+    independent_subspaces,
+)
 from guides import FacetGuide, VaDEGuide
 from inference.initialization.mixtures import fit_mixtures
 from inference.initialization.neighbors import neighbor_clusters
@@ -39,6 +46,11 @@ LABEL_WEIGHT = 30.0
 # By how much the rate is below the learning rate if networks know the facets' subspaces; and rows
 # below which it is lower still.
 SLOWER, FEW = 3.0, 500
+# Variance of a posterior of the probabilities of clusters; and how many of a view
+# may be combinations of two facets'.
+NARROW, COMBINED = 0.01, 4
+# p-value below which tables are curved.
+CURVED = 0.001
 # With fewer rows neighbors say nothing.
 FEWEST_FOR_NEIGHBORS = 30
 # Rows times squared numbers of a row in which facets are looked for: about a minute on one core;
@@ -96,6 +108,11 @@ class FitStrategy(ABC):
         self, x: np.ndarray, latents: FacetGuide, numbers: Mapping[str, int], label: Labels
     ) -> SVIRunner:
         """A runner with the same networks and mixture priors, which are fitted to the latents."""
+        runner = self._with_mixtures(latents, numbers)
+        fit_mixtures(runner.guide, x, seed=self.chosen.seed, label=label or None, n_init=RESTARTS)
+        return runner
+
+    def _with_mixtures(self, latents: FacetGuide, numbers: Mapping[str, int]) -> SVIRunner:
         dims = {name: prior.dim for name, prior in latents.model.priors.items()}
         with seeded(self.chosen.seed, torch.device("cpu")):  # their starting values are drawn
             priors: dict[str, Any] = {name: StandardNormal(dim) for name, dim in dims.items()}
@@ -105,15 +122,24 @@ class FitStrategy(ABC):
         runner.guide.encoder.load_state_dict(latents.encoder.state_dict())
         runner.model.decoder.load_state_dict(latents.model.decoder.state_dict())
         runner.model.likelihood.load_state_dict(latents.model.likelihood.state_dict())
-        fit_mixtures(runner.guide, x, seed=self.chosen.seed, label=label or None, n_init=RESTARTS)
         return runner
 
     def together(
         self, runner: SVIRunner, x: np.ndarray, held_out: np.ndarray | None, label: Labels
-    ) -> str:
-        """Train everything together until it has converged; say how it ended, and of which epoch
-        the state is.
+    ) -> tuple[str, str]:
+        """Train everything together until it has converged, if that pays; say which model it is and
+        why, and how training ended, of which epoch the state is, and what it gained.
         """
+        pays, why = self._pays(x, label)
+        return why, self._trained(runner, x, held_out, label) if pays else "not trained"
+
+    def _pays(self, x: np.ndarray, label: Labels) -> tuple[bool, str]:
+        """Whether training is worth its time, and the model with the reason."""
+        return True, "deep"
+
+    def _trained(
+        self, runner: SVIRunner, x: np.ndarray, held_out: np.ndarray | None, label: Labels
+    ) -> str:
         epochs = self.lengths.together
         log_every = min(epochs, epochs_of(STEPS_PER_LOOK, len(x), self.chosen.batch_size))
         stop = StopConverged(runner, held_out)
@@ -121,7 +147,11 @@ class FitStrategy(ABC):
         how = "converged in" if runner.should_stop else "took all"
         ended = f"{how} {runner.epoch} of {epochs} epochs"
         kept = stop.restore()
-        return ended if kept == runner.epoch else f"{ended}; the state after {kept} is kept"
+        if kept != runner.epoch:
+            ended += f"; the state after {kept} is kept"
+        if held_out is not None:
+            ended += f"; held-out bound {stop.first:.5g} before, {stop.best:.5g} after"
+        return ended
 
     def numbers(self, x: np.ndarray, latents: FacetGuide, chosen: Numbers) -> Counts:
         """How many clusters each facet has: the requested number, or one found in the latents."""
@@ -256,20 +286,31 @@ class SubspaceStrategy(FitStrategy):
         if view.linear:
             set_linear(guide, subspaces, view.numbers(some))
         else:
-            self._fit_networks(guide, subspaces, x)
+            self._fit_networks(guide, lambda part: subspaces.sources(view.numbers(part)), x)
         return guide
 
-    def _fit_networks(self, guide: FacetGuide, subspaces: Subspaces, x: np.ndarray) -> None:
-        def sources_of(x: np.ndarray) -> np.ndarray:
-            return subspaces.sources(self.chosen.view.numbers(x)).astype(np.float32)
-
-        sources = torch.as_tensor(in_parts(sources_of, x))
+    def _fit_networks(
+        self, guide: FacetGuide, sources_of: Callable[[np.ndarray], np.ndarray], x: np.ndarray
+    ) -> None:
+        sources = torch.as_tensor(in_parts(lambda part: sources_of(part).astype(np.float32), x))
         data = guide.observed(x, {}).to(guide.model.gates.device)
         try:
             fit_networks(guide, data, sources, sum(self.lengths.alone), self.chosen)
         except ValueError:
             check_trained(guide, x, self.chosen.learning_rate)  # which says so if it diverged
             raise
+
+    def _pays(self, x: np.ndarray, label: Labels) -> tuple[bool, str]:
+        """Where what linear maps leave shows a curve. They know nothing of gaps or of labels."""
+        view, deep = self.chosen.view, self.chosen.deep
+        if deep is not None:
+            return deep, ("deep" if deep else "linear") + ": asked for"
+        if not view.linear or label or has_missing(x):
+            return True, "deep: columns of several kinds, gaps or labels"
+        some = some_rows(x)
+        p = curvature_p_value(some, self._subspaces(x, label).sources(some))
+        bent = "what linear maps leave of the columns, and squares of the latents: p"
+        return p < CURVED, f"{'deep' if p < CURVED else 'linear'}: {bent} = {p:.2g}"
 
     def clusters_in(self, z: np.ndarray) -> ClusterCount:
         return merged_number(z, self.chosen.seed)
@@ -335,6 +376,118 @@ class CountedStrategy(SubspaceStrategy):
     def _subspaces(self, x: np.ndarray, label: Labels) -> Subspaces:
         facets, rest = self.fitted.subspaces, self.fitted.rest
         return Subspaces(facets.loc, [*facets.maps, *([rest] if len(rest) else [])])
+
+
+@dataclass(frozen=True)
+class ViewStrategy(SubspaceStrategy):
+    """Facets are sets of columns with a mixture in each. Latents are the probabilities of its
+    clusters, as coordinates of their simplex; networks learn these, and are not trained further
+    unless the user asks for ``epochs``.
+
+    :param views: at least as many as names.
+    :param named: whether the user gave the facets' number or names.
+    """
+
+    views: ColumnViews
+    named: bool
+
+    @property
+    def found_as(self) -> str:
+        return self.views.evidence
+
+    def given(self, x: np.ndarray, label: Labels, numbers: Numbers) -> ViewStrategy:
+        """Facets get the views that gain most, or whose numbers of clusters are nearest."""
+        most = self.views.number
+        misfit = [
+            [0.0 if k is None else abs(view.num_clusters - k) for view in self.views.views]
+            for k in numbers.values()
+        ]
+        kept = np.array(misfit) - 1e-3 * np.arange(most) - 1e-6 * np.eye(len(misfit), most)
+        places = linear_sum_assignment(kept)[1].tolist()
+        if not any(numbers.values()):
+            places = sorted(places)
+        views = self.views.only(places, list(numbers.values()))
+        return replace(self, views=views)
+
+    def again(self, x: np.ndarray, number: int) -> FitStrategy:
+        other = cast(ViewStrategy, super().again(x, number))
+        views = views_found(x, other.chosen.seed, other.chosen.view)
+        if not views.offers(len(self.names) if self.named else None):
+            how = (other.chosen, self.lengths, self.dim, self.rows)
+            return SubspaceStrategy(self.x_shape, self.names, *how)
+        names = self.names if self.named else facet_names(views.number)
+        return replace(other, names=names, views=views)
+
+    def latents(self, x: np.ndarray, label: Labels) -> FacetGuide:
+        dims = {
+            name: view.num_clusters - 1
+            for name, view in zip(self.names, self.views.views, strict=True)
+        }
+        guide = self._runner({name: StandardNormal(dim) for name, dim in dims.items()}).guide
+        set_widths(guide, np.full(sum(dims.values()), NARROW))
+        self._fit_networks(guide, self._sources, x)
+        return guide
+
+    def numbers(self, x: np.ndarray, latents: FacetGuide, chosen: Numbers) -> Counts:
+        return {
+            name: ClusterCount(view.num_clusters, "as given" if chosen[name] else "lowest BIC")
+            for name, view in zip(self.names, self.views.views, strict=True)
+        }
+
+    def mixtures(
+        self, x: np.ndarray, latents: FacetGuide, numbers: Mapping[str, int], label: Labels
+    ) -> SVIRunner:
+        """Components are placed where the views' clusters lie among the latents, with one
+        covariance: fitted anew, they would leave what columns tell.
+        """
+        runner, some = self._with_mixtures(latents, numbers), some_rows(x)
+        for (name, z), r in zip(latents.embed(some).items(), self._clusters(some), strict=True):
+            rows = r.sum(0).clip(1e-6)
+            loc = r.T @ z / rows[:, None]
+            apart = z[:, None] - loc
+            within = np.einsum("nk,nki,nkj->ij", r, apart, apart) / len(z)
+            within += NARROW * np.eye(len(within))
+            covariances = np.broadcast_to(within, (len(loc), *within.shape))
+            where = torch.as_tensor(loc), torch.as_tensor(covariances.copy())
+            runner.model.mixtures[name].place(*where, torch.as_tensor(rows / len(z)))
+        return runner
+
+    def _pays(self, x: np.ndarray, label: Labels) -> tuple[bool, str]:
+        if self.chosen.deep:
+            return True, "deep: asked for"
+        return False, "columns: a mixture in each set of columns"
+
+    def noise(self, x: np.ndarray) -> np.ndarray:
+        """Deviation of what the clusters leave of each column of ``x`` ``[N, D]``."""
+        design, scales = np.column_stack([self._sources(x), np.ones(len(x))]), []
+        for column in x.T.astype(float):
+            there = ~np.isnan(column)
+            back = np.linalg.lstsq(design[there], column[there], rcond=None)[0]
+            scales.append((column[there] - design[there] @ back).std())
+        return np.clip(scales, NARROW, None)
+
+    def _clusters(self, x: np.ndarray) -> list[np.ndarray]:
+        values, _ = self.chosen.view.table(x, self.chosen.seed)
+        return self.views.responsibilities(values)
+
+    def _sources(self, x: np.ndarray) -> np.ndarray:
+        return np.concatenate([contrasts(r) for r in self._clusters(x)], 1)
+
+
+def views_found(x: np.ndarray, seed: int, view: View) -> ColumnViews:
+    """The views of a table's columns, sought in at most 2,000 rows; of mixed columns none if the
+    numbers of one hold two facets of their own, of which its clusters are the combinations.
+    """
+    values, levels = view.table(some_rows(x, seed), seed)
+    found = column_views(values, levels, seed)
+    for each in () if view.linear else found.views:
+        numbers = values[:, [d for d in each.columns if not levels[d]]]
+        numbers = numbers[~np.isnan(numbers).any(1)]
+        if each.num_clusters >= COMBINED and numbers.shape[1] > 1:
+            scaled = StandardScaler().fit_transform(thinned(numbers, MAX_ROWS))
+            if number_of_facets(scaled, seed).number > 1:
+                return replace(found, views=[])
+    return found
 
 
 def facets_found(x: np.ndarray, seed: int, view: View) -> FacetCount:

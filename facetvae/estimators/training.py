@@ -51,6 +51,7 @@ class StopConverged:
         if held_out is not None:
             value = bound(run.guide, held_out, DRAWS)
             self._keep(-np.inf if np.isnan(value) else value)
+            self.first = self.best
 
     def __call__(self, runner: Run, record: dict[str, Any]) -> None:
         value = -record["objective"]

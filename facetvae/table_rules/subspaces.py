@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse.csgraph import connected_components
+from scipy.stats import f as f_distribution
 from sklearn.cluster import SpectralClustering
 from sklearn.decomposition import PCA, FastICA
 from sklearn.exceptions import ConvergenceWarning
@@ -36,6 +37,9 @@ FREQUENCIES = (0.8, 1.6)
 SIGNIFICANT, DEPENDENCE = 4.0, 0.08
 # Dependence, in nats, that is added to all pairs of coordinates, so that the graph is connected.
 TIE = 1e-3
+# Leading components of what linear maps leave that are tested for a curve, and fewest rows for each
+# square or product.
+LEADING, ROWS_PER_TERM = 10, 3
 
 
 @dataclass(frozen=True)
@@ -209,3 +213,31 @@ def _waves(column: np.ndarray) -> np.ndarray:
     """Sines and cosines of a source, as orthonormal columns ``[N, q]`` with mean 0."""
     waves = np.stack([f(w * column) for w in FREQUENCIES for f in (np.sin, np.cos)], 1)
     return np.linalg.qr(waves - waves.mean(0))[0]
+
+
+def curvature_p_value(x: np.ndarray, sources: np.ndarray) -> float:
+    """Whether what a linear map of sources ``[N, m]`` leaves of ``x`` ``[N, D]`` depends on their
+    squares and products: the lowest p-value of F tests of its leading components, times their
+    number. 1 if nothing is left.
+    """
+    x, z = thinned(x, MAX_ROWS).astype(float), thinned(sources, MAX_ROWS)
+    z = (z - z.mean(0)) / z.std(0).clip(np.finfo(float).tiny)
+    plain = np.column_stack([np.ones(len(z)), z])
+    bent = [z[:, a] * z[:, b] for a in range(z.shape[1]) for b in range(a, z.shape[1])]
+    if len(plain.T) + len(bent) > len(z) / ROWS_PER_TERM:
+        bent = list((z**2).T)
+    free = len(z) - plain.shape[1] - len(bent)
+    number = min(LEADING, x.shape[1] - z.shape[1], len(z) - 1)
+    if number < 1 or free < 1:
+        return 1.0
+    left = np.linalg.svd(_left(x, plain), full_matrices=False)[0][:, :number]
+    before, after = (
+        (_left(left, by) ** 2).sum(0) for by in (plain, np.column_stack([plain, *bent]))
+    )
+    ratio = (before - after) / len(bent) / (after / free).clip(np.finfo(float).tiny)
+    return float(min(1.0, number * f_distribution.sf(ratio, len(bent), free).min()))
+
+
+def _left(y: np.ndarray, by: np.ndarray) -> np.ndarray:
+    """What least squares by other columns leaves of ``y``."""
+    return y - by @ np.linalg.lstsq(by, y, rcond=None)[0]

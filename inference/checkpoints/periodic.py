@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from inference.checkpoints.atomic_files import check_folder, held
@@ -202,7 +203,8 @@ class CheckpointWriter:
         """A signal that any process received; 1 if the time for a checkpoint is up; else 0."""
         every = self.checkpoints.seconds
         late = every is not None and time.monotonic() - self.wrote > every
-        return self.processes.maximum(max([int(late and self.processes.is_first), *self.signals]))
+        own = max([int(late and self.processes.is_first), *self.signals])
+        return max(int(value) for (value,) in self.processes.gather([torch.tensor(own)]))
 
     def after_steps(self, taken: int) -> None:
         """Write a checkpoint if one is due; end if a signal asked for it, in all processes."""

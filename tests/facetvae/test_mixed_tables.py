@@ -78,11 +78,11 @@ def test_a_frame_becomes_codes_and_the_same_frame_again(gaps: bool) -> None:
 def test_what_is_chosen_by_dtype() -> None:
     chosen = fitted().settings_["columns"]
     assert {name: said.split("(")[0] for name, said in chosen.items()} == {
-        **dict.fromkeys(("age", "year", "debt"), "Normal"),
+        **dict.fromkeys(("age", "year", "debt", "calls"), "Normal"),
         **dict.fromkeys(("city", "plan", "word"), "Categorical"),
         **dict.fromkeys(("size", "rating"), "Ordinal"),
         **dict.fromkeys(("member", "active"), "Bernoulli"),
-        **dict.fromkeys(("visits", "calls"), "NegativeBinomial"),
+        **dict.fromkeys(("visits",), "NegativeBinomial"),
     }
     assert chosen["plan"] == "Categorical(2)", "a category without rows is none"
     assert fitted().settings_["values"] == "columns"
@@ -313,7 +313,7 @@ def test_large_integers_are_rounded() -> None:
         ([0.0, 1.0], "Bernoulli"),
         ([1.0, 2.0], "Ordinal"),
         ([0, 100], "Ordinal"),
-        ([0, 1, *range(4, 34, 3)], "NegativeBinomial"),
+        ([0, 0, 1, 1, 2, 2, 3, 4, 5, 6, 8, 10, 13, 17, 24], "NegativeBinomial"),
         (list(range(0, 36, 3)), "Normal"),
         (list(range(2700, 6300, 25)), "Normal"),
         ([0.5, 1.5, 2.5], "Normal"),

@@ -1,0 +1,351 @@
+"""Groupings that are sets of columns: in each a mixture, whose clusters have a distribution of each
+column's own kind, and in which columns are independent. CrossCat samples such views of the columns
+(Mansinghka et al., 2016); here they are sought by expectation-maximization and BIC.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import combinations
+
+import numpy as np
+from scipy.linalg import helmert
+from scipy.sparse.csgraph import connected_components
+from scipy.special import logsumexp, softmax
+from scipy.stats import chi2
+from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
+
+from facetvae.table_rules.merging import on_one_thread
+from facetvae.table_rules.rows import thinned
+
+# Most columns and rows in which views are looked for.
+MAX_COLUMNS, MAX_ROWS = 64, 2000
+# Parts of equal size by which numbers are cut, and the probability that some two of a table's
+# columns seem to depend on each other by chance.
+BINS, LEVEL = 5, 0.01
+# Most clusters of a view and of a column by itself, how many numbers without a gain end the search,
+# and starts of each.
+MOST, MOST_ALONE, PATIENCE, STARTS = 12, 3, 2, 2
+# Passes over the rows, and the gain in nats a row that ends them; how often columns change places.
+PASSES, ENOUGH, ROUNDS = 100, 1e-4, 5
+# Rows at a column's own frequencies that are added to each cluster; of numbers, half of one at the
+# column's variance. And the least share of that variance within a cluster.
+PRIOR, LEAST = 1.0, 1e-3
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Values ``[N, D]``, NaN where missing, as each column's sufficient statistics side by side:
+    of numbers whether they are there, they and their squares, and of categories indicators.
+
+    :ivar levels: of each column the number of its categories, which are codes; 0 for numbers.
+    """
+
+    values: np.ndarray
+    levels: np.ndarray
+
+    @cached_property
+    def numbers(self) -> np.ndarray:
+        return np.flatnonzero(self.levels == 0)
+
+    @cached_property
+    def codes(self) -> np.ndarray:
+        return np.flatnonzero(self.levels)
+
+    @cached_property
+    def features(self) -> np.ndarray:
+        """``[N, F]``."""
+        there, x = ~np.isnan(own := self.values[:, self.numbers]), np.nan_to_num(own)
+        return np.concatenate([there, x, x**2, *map(self._indicators, self.codes)], 1)
+
+    @cached_property
+    def owner(self) -> np.ndarray:
+        """The column of each feature ``[F]``."""
+        return np.concatenate(
+            [np.tile(self.numbers, 3), self.codes.repeat(self.levels[self.codes])]
+        )
+
+    @cached_property
+    def cost(self) -> np.ndarray:
+        """What BIC takes for a column's parameters in one cluster ``[D]``, in nats."""
+        return np.log(len(self.values)) / 2 * np.where(self.levels, self.levels - 1, 2)
+
+    @cached_property
+    def alone(self) -> np.ndarray:
+        """BIC, as a log-density, of each column by itself ``[D]``."""
+        return self.expected(np.ones((len(self.values), 1))) - self.cost
+
+    def coefficients(self, r: np.ndarray) -> np.ndarray:
+        """Of the features in each column's log-density, ``[F, K]``, in clusters with the
+        responsibilities ``r`` ``[N, K]``.
+        """
+        sums, whole, m = self.features.T @ r, self.features.sum(0)[:, None], 3 * len(self.numbers)
+        normal = _normal(*(each[:m].reshape(3, m // 3, -1) for each in (sums, whole)))
+        if not len(self.codes):
+            return normal.reshape(m, -1)
+        smoothed = sums[m:] + PRIOR * self._shares(whole[m:] + 1)
+        return np.concatenate([normal.reshape(m, -1), np.log(self._shares(smoothed))])
+
+    def _shares(self, sums: np.ndarray) -> np.ndarray:
+        """Of each category in its column ``[F, K]``."""
+        levels = self.levels[self.codes]
+        return sums / np.add.reduceat(sums, np.cumsum(levels) - levels).repeat(levels, 0)
+
+    def expected(self, r: np.ndarray) -> np.ndarray:
+        """The log-density of each column, summed over rows by responsibilities: ``[D]``."""
+        each = ((self.features.T @ r) * self.coefficients(r)).sum(1)
+        return np.bincount(self.owner, each, len(self.levels))
+
+    def standardized(self, columns: np.ndarray) -> np.ndarray:
+        """Numbers by which rows of one cluster are near each other ``[N, G]``."""
+        parts = []
+        for d in columns:
+            if self.levels[d]:
+                own = self._indicators(d)
+                share = own.mean(0).clip(1 / len(own))
+                parts.append((own - share) / np.sqrt(share * max(1, self.levels[d] - 1)))
+            else:
+                own = self.values[:, [d]]
+                parts.append(np.nan_to_num((own - np.nanmean(own)) / (np.nanstd(own) or 1)))
+        return np.concatenate(parts, 1)
+
+    def cut(self, d: int) -> np.ndarray:
+        """A column as indicators of its categories, or of as many parts of its numbers."""
+        if self.levels[d]:
+            return self._indicators(d)
+        own = self.values[:, d]
+        at = np.unique(np.nanquantile(own, np.linspace(0, 1, BINS + 1)[1:-1]))
+        return (np.searchsorted(at, own)[:, None] == np.arange(len(at) + 1)) & ~np.isnan(own)[
+            :, None
+        ]
+
+    def _indicators(self, d: int) -> np.ndarray:
+        return (self.values[:, [d]] == np.arange(self.levels[d])).astype(float)
+
+
+def _normal(sums: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """From sums of 1, x and x squared ``[3, m, K]`` in each cluster, and in all rows: of a normal's
+    log-density the constant, and the coefficients of x and its square.
+    """
+    loc = whole[1] / whole[0].clip(1)
+    variance = (whole[2] / whole[0].clip(1) - loc**2).clip(np.finfo(float).tiny)
+    mean = (sums[1] + LEAST * loc) / (sums[0] + LEAST)
+    within = (sums[2] - 2 * mean * sums[1] + mean**2 * sums[0]).clip(0)
+    spread = ((within + PRIOR / 2 * variance) / (sums[0] + PRIOR)).clip(LEAST * variance)
+    constant = -(np.log(2 * np.pi * spread) + mean**2 / spread) / 2
+    return np.stack([constant, mean / spread, -1 / (2 * spread)])
+
+
+@dataclass(frozen=True)
+class ColumnView:
+    """A mixture in some columns.
+
+    :ivar columns: their numbers.
+    :ivar fit: BIC, as a log-density.
+    :ivar r: responsibilities for the rows it was fitted to ``[N, K]``.
+    """
+
+    columns: np.ndarray
+    fit: float
+    r: np.ndarray
+
+    @property
+    def num_clusters(self) -> int:
+        return self.r.shape[1]
+
+    def log_joint(self, fitted: Statistics, rows: Statistics) -> np.ndarray:
+        """log p(x, c) of rows' values in its columns ``[N, K]``."""
+        own = np.isin(fitted.owner, self.columns)
+        weights = (self.r.sum(0) + PRIOR) / (self.r + PRIOR / len(self.r)).sum()
+        return rows.features[:, own] @ fitted.coefficients(self.r)[own] + np.log(weights)
+
+
+@dataclass(frozen=True)
+class ColumnViews:
+    """The views of a table that have clusters, the one that gains most last.
+
+    :ivar statistics: of the rows that they were fitted to.
+    """
+
+    views: Sequence[ColumnView]
+    statistics: Statistics
+
+    @property
+    def number(self) -> int:
+        return len(self.views)
+
+    def offers(self, number: int | None) -> bool:
+        """Whether there are so many views; for ``None``, whether there are any."""
+        return self.number >= (number or 1)
+
+    @property
+    def dim(self) -> int:
+        """Of all views' probabilities of clusters together."""
+        return sum(view.num_clusters - 1 for view in self.views)
+
+    @property
+    def evidence(self) -> str:
+        """What was found, in words."""
+        each = [f"{v.num_clusters} clusters in {len(v.columns)} columns" for v in self.views]
+        return f"{self.number} sets of columns, each with clusters by BIC: {', '.join(each)}"
+
+    def only(self, places: Sequence[int], numbers: Sequence[int | None]) -> ColumnViews:
+        """The views at these places, in this order, with as many clusters as are given."""
+        views = [
+            view if k in (None, view.num_clusters) else _with_clusters(self.statistics, view, k)
+            for view, k in zip((self.views[i] for i in places), numbers, strict=True)
+        ]
+        return replace(self, views=views)
+
+    def responsibilities(self, values: np.ndarray) -> list[np.ndarray]:
+        """p(c given x) of each view ``[N, K]``, for values ``[N, D]``."""
+        rows = Statistics(values, self.statistics.levels)
+        return [softmax(view.log_joint(self.statistics, rows), 1) for view in self.views]
+
+
+def contrasts(r: np.ndarray) -> np.ndarray:
+    """Probabilities ``[N, K]`` as coordinates of the simplex that they lie in ``[N, K - 1]``."""
+    return r @ helmert(r.shape[1]).T
+
+
+@on_one_thread
+def column_views(values: np.ndarray, levels: Sequence[int], seed: int = 0) -> ColumnViews:
+    """The sets of columns that show a grouping each; none if columns do not depend on each other.
+
+    :param values: ``[N, D]``: numbers, and codes of categories; NaN where missing.
+    :param levels: of each column the number of its categories, 0 for numbers.
+    """
+    fitted = Statistics(thinned(values, MAX_ROWS), np.asarray(levels))
+    if len(levels) > MAX_COLUMNS:
+        return ColumnViews([], fitted)
+    dependence, tied = _dependence(fitted)
+    _, part = connected_components(tied, directed=False)
+    groups = [np.flatnonzero(part == p) for p in np.unique(part)]
+    found = [view for own in groups for view in _divided(fitted, own, dependence, seed)]
+    views = [v for v in _exchanged(fitted, found, seed) if v.fit > _apart(fitted, v, seed)]
+    return ColumnViews(sorted(views, key=lambda v: v.fit - fitted.alone[v.columns].sum()), fitted)
+
+
+def _dependence(fitted: Statistics) -> tuple[np.ndarray, np.ndarray]:
+    """How many deviations the G statistic of each two columns is above its mean by chance, and
+    which depend on each other beyond chance.
+    """
+    cuts = [fitted.cut(d).astype(float) for d in range(len(fitted.levels))]
+    above, tied = np.zeros((len(cuts),) * 2), np.zeros((len(cuts),) * 2, bool)
+    level = LEVEL / max(1, len(cuts) * (len(cuts) - 1) / 2)
+    for a, b in combinations(range(len(cuts)), 2):
+        table = cuts[a].T @ cuts[b]
+        table = table[table.any(1)][:, table.any(0)]
+        chance = np.outer(table.sum(1), table.sum(0)) / max(table.sum(), 1)
+        there, free = table > 0, max(1, (table.shape[0] - 1) * (table.shape[1] - 1))
+        statistic = 2 * (table[there] * np.log(table[there] / chance[there])).sum()
+        above[a, b] = above[b, a] = (statistic - free) / np.sqrt(2 * free)
+        tied[a, b] = chi2.sf(statistic, free) < level
+    return above, tied
+
+
+def _apart(fitted: Statistics, view: ColumnView, seed: int) -> float:
+    """BIC, as a log-density, of a view's columns each with clusters of its own: tails are no sign
+    of clusters that columns share.
+    """
+    numbers = np.intersect1d(view.columns, fitted.numbers)
+    alone = fitted.alone.copy()
+    for d in numbers:
+        alone[d] = _view(fitted, np.array([d]), seed, MOST_ALONE).fit
+    return float(alone[view.columns].sum())
+
+
+def _divided(
+    fitted: Statistics, columns: np.ndarray, dependence: np.ndarray, seed: int
+) -> list[ColumnView]:
+    """One view of these columns, or those of two parts that BIC prefers; none without clusters."""
+    if len(columns) < 2:
+        return []
+    whole = _view(fitted, columns, seed)
+    first = _half(dependence[np.ix_(columns, columns)].clip(0))
+    halves = [columns[first], columns[~first]]
+    if min(map(len, halves)) > 1:
+        parts = [_view(fitted, half, seed) for half in halves]
+        if sum(part.fit for part in parts) > whole.fit:
+            return [view for half in halves for view in _divided(fitted, half, dependence, seed)]
+    return [whole] if whole.num_clusters > 1 else []
+
+
+def _half(dependence: np.ndarray) -> np.ndarray:
+    """Which columns are on one side of the sparsest cut (normalized, by its second eigenvector)."""
+    scale = 1 / np.sqrt(dependence.sum(1).clip(1e-9))
+    return np.linalg.eigh(dependence * np.outer(scale, scale))[1][:, -2] > 0
+
+
+def _exchanged(fitted: Statistics, views: list[ColumnView], seed: int) -> list[ColumnView]:
+    """Columns go to the view, or to none, in which they gain most, and views are fitted anew."""
+    for _ in range(ROUNDS):
+        gains = [fitted.expected(v.r) - v.num_clusters * fitted.cost - fitted.alone for v in views]
+        best = np.argmax([np.zeros(len(fitted.levels)), *gains], 0)
+        chosen = [np.flatnonzero(best == i) for i in range(1, len(views) + 1)]
+        if all(np.array_equal(v.columns, own) for v, own in zip(views, chosen, strict=True)):
+            break
+        views = [
+            v if np.array_equal(v.columns, own) else _view(fitted, own, seed)
+            for v, own in zip(views, chosen, strict=True)
+            if len(own) > 1
+        ]
+        views = [view for view in views if view.num_clusters > 1]
+    return views
+
+
+def _view(fitted: Statistics, columns: np.ndarray, seed: int, most: int = MOST) -> ColumnView:
+    """With the number of clusters that BIC prefers; one if it prefers numbers that are jointly
+    normal. The search ends once clusters that gain as much as the last one would not get there.
+    """
+    n = len(fitted.values)
+    one = ColumnView(columns, fitted.alone[columns].sum(), np.ones((n, 1)))
+    normal, fits, best = one.fit + _gain_of_one_normal(fitted, columns), [one.fit], one
+    for k in range(2, min(most, n) + 1):
+        best = max(best, _with_clusters(fitted, one, k, seed), key=lambda view: view.fit)
+        fits.append(best.fit)
+        hopeless = best.fit + (most - k) * (fits[-1] - fits[-2]) < normal
+        if k - best.num_clusters >= PATIENCE or hopeless:
+            break
+    return best if best.fit > normal else replace(one, fit=max(one.fit, normal))
+
+
+def _with_clusters(fitted: Statistics, view: ColumnView, k: int, seed: int = 0) -> ColumnView:
+    """The likeliest of a few mixtures of ``k`` clusters in a view's columns, from k-means."""
+    z, found = fitted.standardized(view.columns), []
+    for i in range(STARTS):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # of fewer distinct rows
+            start = KMeans(k, n_init=1, max_iter=10, random_state=seed + i).fit_predict(z)
+        found.append(_mixture(fitted, view.columns, np.eye(k)[start]))
+    return max(found, key=lambda view: view.fit)
+
+
+def _gain_of_one_normal(fitted: Statistics, columns: np.ndarray) -> float:
+    """What BIC, as a log-density, gains if a view's numbers are jointly normal."""
+    numbers = np.intersect1d(columns, fitted.numbers)
+    x = fitted.values[:, numbers]
+    x = x[~np.isnan(x).any(1)]
+    if len(numbers) < 2 or len(x) <= len(numbers):
+        return 0.0
+    correlation = np.corrcoef(x.T) + LEAST * np.eye(len(numbers))
+    gained = -len(fitted.values) * np.linalg.slogdet(correlation / (1 + LEAST))[1] / 2
+    return float(gained - np.log(len(x)) * len(numbers) * (len(numbers) - 1) / 4)
+
+
+def _mixture(fitted: Statistics, columns: np.ndarray, r: np.ndarray) -> ColumnView:
+    """By expectation-maximization from responsibilities."""
+    view, last, k = ColumnView(columns, 0.0, 0.9 * r + 0.1 / r.shape[1]), -np.inf, r.shape[1]
+    for _ in range(PASSES):
+        joint = view.log_joint(fitted, fitted)
+        total = logsumexp(joint, 1)
+        view = replace(view, r=np.exp(joint - total[:, None]))
+        if total.sum() - last < ENOUGH * len(r):
+            break
+        last = total.sum()
+    cost = k * fitted.cost[columns].sum() + (k - 1) * np.log(len(r)) / 2
+    return replace(view, fit=float(total.sum() - cost))

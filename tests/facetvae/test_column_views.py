@@ -1,0 +1,182 @@
+"""Groupings that are sets of columns, and which tables need more than linear maps."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import multivariate_normal, norm
+from sklearn.metrics import normalized_mutual_info_score as nmi
+
+from facetvae.estimators import MultiFacetClustering
+from facetvae.table_rules.column_views import ColumnViews, Statistics, column_views, contrasts
+from facetvae.table_rules.column_views import _gain_of_one_normal as one_normal
+from facetvae.table_rules.subspaces import curvature_p_value
+from lab.benchmarks.customer_tables import customer_table
+from lab.benchmarks.numbers_found import NONE, SHAPES, standardized, without_clusters
+
+pytestmark = pytest.mark.slow(10)
+
+
+def codes_and_numbers(n: int = 400, gaps: float = 0.0) -> tuple[np.ndarray, list[int]]:
+    """Two groupings: of three clusters in two numbers and codes, of two in two codes and a number;
+    and a column of noise.
+    """
+    rng = np.random.default_rng(3)
+    a, b = rng.integers(3, size=n), rng.integers(2, size=n)
+
+    def coded(label: np.ndarray, levels: int) -> np.ndarray:
+        return np.where(rng.random(n) < 0.9, label, rng.integers(levels, size=n))
+
+    def number(label: np.ndarray) -> np.ndarray:
+        return 3 * label + rng.normal(size=n)
+
+    columns = [number(a), coded(b, 2), number(-a), coded(a, 3), coded(b, 2), number(b)]
+    values = np.stack([*columns, rng.normal(size=n)], 1)
+    values[rng.random(values.shape) < gaps] = np.nan
+    return values, [0, 2, 0, 3, 2, 0, 0]
+
+
+def test_a_log_density_is_that_of_each_columns_own_distribution() -> None:
+    """Against densities written out: of each row under clusters that are given."""
+    values, levels = codes_and_numbers()
+    r = np.random.default_rng(0).dirichlet(np.ones(2), len(values))
+    statistics = Statistics(values, np.array(levels))
+    found = statistics.features @ statistics.coefficients(r)
+    known = np.zeros_like(found)
+    for d, number in enumerate(levels):
+        for k, weight in enumerate(r.T):
+            own = values[:, d]
+            if number:
+                share = np.array([weight[own == level].sum() for level in range(number)])
+                known[:, k] += np.log(share / share.sum())[own.astype(int)]
+            else:
+                mean = np.average(own, weights=weight)
+                deviation = np.sqrt(np.average((own - mean) ** 2, weights=weight))
+                known[:, k] += norm.logpdf(own, mean, deviation)
+    np.testing.assert_allclose(found, known, atol=0.15)  # one row of a prior beside 200
+    assert np.abs(found - known).mean() < 0.02
+
+
+@pytest.mark.parametrize("gaps", [0.0, 0.15])
+def test_sets_of_columns_are_found(gaps: float) -> None:
+    found = column_views(*codes_and_numbers(gaps=gaps))
+    assert sorted(view.columns.tolist() for view in found.views) == [[0, 2, 3], [1, 4, 5]]
+    assert sorted(view.num_clusters for view in found.views) == [2, 3]
+    for r in found.responsibilities(codes_and_numbers(gaps=gaps)[0]):
+        np.testing.assert_allclose(r.sum(1), 1)
+
+
+def test_a_row_without_values_has_the_weights() -> None:
+    found = column_views(*codes_and_numbers())
+    for r in found.responsibilities(np.full((1, 7), np.nan)):
+        assert 1 / 6 < r.min() <= r.max() < 0.6
+
+
+def test_a_number_of_clusters_can_be_told() -> None:
+    found = column_views(*codes_and_numbers())
+    told = found.only([1], [4])
+    assert [view.num_clusters for view in told.views] == [4]
+    np.testing.assert_array_equal(told.views[0].columns, found.views[1].columns)
+
+
+@pytest.mark.parametrize("kind", NONE)
+def test_columns_without_clusters_have_no_views(kind: str) -> None:
+    """Correlated numbers, too: one normal is likelier than any clusters."""
+    found: list[ColumnViews] = []
+    for seed in range(3):
+        x = standardized(without_clusters(kind, 40 + seed))
+        found.append(column_views(x, [0] * x.shape[1]))
+    assert sum(each.number for each in found) == 0
+
+
+def test_rotated_labelings_are_no_sets_of_columns() -> None:
+    for seed in (7003, 7007):
+        x = standardized(SHAPES["linear"](seed).x)
+        assert column_views(x, [0] * x.shape[1]).number == 0
+
+
+def test_more_columns_than_are_looked_at_have_no_views() -> None:
+    assert column_views(np.zeros((30, 65)), [0] * 65).number == 0
+
+
+def test_contrasts_keep_distances() -> None:
+    r = np.random.default_rng(0).dirichlet(np.ones(4), 20)
+    np.testing.assert_allclose(
+        np.linalg.norm(r[:10] - r[10:], axis=1),
+        np.linalg.norm(contrasts(r)[:10] - contrasts(r)[10:], axis=1),
+    )
+
+
+@cache
+def customers() -> tuple[MultiFacetClustering, pd.DataFrame, dict[str, np.ndarray]]:
+    table = customer_table(3, rows=800, columns=9)
+    frame = table.frame()
+    return MultiFacetClustering(random_state=0).fit(frame), frame, table.known
+
+
+def test_an_estimator_finds_what_the_bayes_rule_does() -> None:
+    found, frame, known = customers()
+    assert found.settings_["model"].startswith("columns"), found.settings_
+    assert found.settings_["ended"] == "not trained"
+    for likeliest in known.values():
+        assert max(nmi(likeliest, own) for own in found.labels_.T) > 0.85
+    assert (found.predict(frame) == found.labels_).mean() > 0.999
+
+
+def test_numbers_of_clusters_and_facets_that_are_told() -> None:
+    _, frame, _ = customers()
+    one = MultiFacetClustering(1, n_clusters=3, random_state=0).fit(frame)
+    assert one.labels_.shape == (800, 1)
+    assert one.settings_["n_clusters"] == {"facet_0": 3}
+    assert one.settings_["counted"] == {"facet_0": "as given"}
+    again = MultiFacetClustering(n_init=2, random_state=0).fit(frame)
+    assert (again.stability_ > 0.6).all()
+
+
+def test_what_a_user_asks_for_is_trained() -> None:
+    _, frame, _ = customers()
+    found = MultiFacetClustering(network="deep", epochs=3, random_state=0).fit(frame)
+    assert found.settings_["model"] == "deep: asked for"
+    assert "held-out bound" in found.settings_["ended"]
+
+
+def test_a_curve_is_seen_where_there_is_one() -> None:
+    """Level and power: sources that x follows linearly, with noise of any kind, and with a bend of
+    a tenth of the noise's variance.
+    """
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(500, 2)) * rng.choice([0.5, 2], (500, 1))
+    plain = z @ rng.normal(size=(2, 6))
+    level = [curvature_p_value(plain + rng.normal(size=(500, 6)), z) for _ in range(100)]
+    assert np.mean(np.array(level) < 0.05) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 100)
+    bent = plain + 0.35 * np.outer((z[:, 0] ** 2 - 1) / np.std(z[:, 0] ** 2), np.ones(6))
+    assert all(curvature_p_value(bent + rng.normal(size=(500, 6)), z) < 0.001 for _ in range(20))
+    assert curvature_p_value(z, z) == 1, "nothing is left"
+
+
+@pytest.mark.parametrize(("shape", "model"), [("linear", "linear"), ("curved", "deep")])
+def test_networks_are_trained_where_data_are_curved(shape: str, model: str) -> None:
+    x = SHAPES[shape](7001).x
+    found = MultiFacetClustering(random_state=0).fit(x)
+    assert found.settings_["model"].startswith(f"{model}: what linear maps leave")
+    if model == "linear":
+        asked = MultiFacetClustering(network="deep", epochs=2, random_state=0).fit(x)
+        assert asked.settings_["model"] == "deep: asked for"
+        assert found.score(x) > -1e6
+    else:
+        kept = MultiFacetClustering(network="linear", random_state=0).fit(x)
+        assert kept.settings_["model"] == "linear: asked for"
+        assert found.score(x) > kept.score(x)
+
+
+def test_one_normal_gains_what_its_density_does() -> None:
+    """Beyond single columns, less BIC's half of a logarithm for each correlation."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 3)) + rng.normal(size=(300, 1))
+    joint = multivariate_normal(x.mean(0), np.cov(x.T, bias=True)).logpdf(x).sum()
+    alone = norm.logpdf(x, x.mean(0), x.std(0)).sum()
+    found = one_normal(Statistics(x, np.zeros(3, int)), np.arange(3))
+    assert found == pytest.approx(joint - alone - 3 * np.log(300) / 2, rel=0.01)
