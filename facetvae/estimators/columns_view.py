@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,10 +20,6 @@ SHUFFLES, LEVEL, MAX_ROWS = 20, 0.95, 5000
 NO_VARIANCE = 1e-6
 # Noise, in deviations, without which every code and count would be a mode of the density.
 FILLING = 0.4
-# Passes of expectation-maximization, and rows that are filled at once.
-PASSES, CHUNK = 20, 1000
-# Least variance that the latents leave of standardized columns.
-LEAST = 1e-6
 
 
 @dataclass(frozen=True)
@@ -33,24 +28,20 @@ class ColumnsView(View):
 
     Each column's features (:func:`~ppl_models.columns.numeric`) become uncorrelated and of variance
     1. Of categories and counts, each a grouping by itself, only those directions stay that depend
-    on other columns more than by chance. A gap holds its mean given the rest of the row.
+    on other columns more than by chance. A gap holds its column's mean.
 
     :ivar loc: mean of the features ``[F]``.
     :ivar whitening: ``[F, G]``.
-    :ivar owner: the number of the column that each number belongs to ``[G]``.
     :ivar directions: orthonormal ones that stay ``[m, G]``.
     :ivar discrete: which of the numbers are of codes and counts ``[G]``.
-    :ivar filling: of gaps, if there were any and columns depend on each other.
     """
 
     linear = False
     columns: Columns
     loc: np.ndarray
     whitening: np.ndarray
-    owner: np.ndarray
     directions: np.ndarray
     discrete: np.ndarray
-    filling: LinearFilling | None
 
     def numbers(self, x: np.ndarray) -> np.ndarray:
         return self._projected(self._white(x))
@@ -82,10 +73,7 @@ class ColumnsView(View):
 
     def _white(self, x: np.ndarray) -> np.ndarray:
         features = np.concatenate(_features(self.columns, x), 1)
-        white = (features - self.loc) @ self.whitening
-        if self.filling is None:
-            return white
-        return self.filling.filled(white, np.isnan(x)[:, self.owner])
+        return (features - self.loc) @ self.whitening
 
     def _projected(self, white: np.ndarray) -> np.ndarray:
         return white @ self.directions.T @ self.directions
@@ -102,17 +90,8 @@ def columns_view(columns: Columns, x: np.ndarray) -> ColumnsView:
     discrete = is_code[owner]
     dependent = _dependent(white, is_code, discrete)
     directions = np.concatenate([dependent, np.eye(len(owner))[~discrete]])
-    filling = _filling(white, np.isnan(x)[:, owner])
     loc, turn = np.concatenate([column.mean(0) for column in features]), block_diag(*turns)
-    return ColumnsView(columns, loc, turn, owner, directions, discrete, filling)
-
-
-def _filling(white: list[np.ndarray], gaps: np.ndarray) -> LinearFilling | None:
-    """With as many latents as principal components exceed chance."""
-    if not gaps.any():
-        return None
-    dim = min(len(_beyond_chance(white)), gaps.shape[1] - 1)
-    return linear_filling(np.concatenate(white, 1), gaps, dim) if dim else None
+    return ColumnsView(columns, loc, turn, directions, discrete)
 
 
 def _features(columns: Columns, x: np.ndarray) -> list[np.ndarray]:
@@ -153,57 +132,3 @@ def _beyond_chance(white: list[np.ndarray]) -> np.ndarray:
     chance = np.quantile([np.sqrt(largest(table)) for table in shuffled], LEVEL)
     _, size, components = np.linalg.svd(np.concatenate(rows, 1), full_matrices=False)
     return components[size > chance]
-
-
-@dataclass(frozen=True)
-class LinearFilling:
-    """Probabilistic PCA: x = W z + noise, z standard normal (Tipping and Bishop, 1999).
-
-    :ivar loadings: W ``[G, m]``.
-    :ivar noise: its variance.
-    """
-
-    loadings: np.ndarray
-    noise: float
-
-    def filled(self, x: np.ndarray, gaps: np.ndarray) -> np.ndarray:
-        """``x`` ``[N, G]`` with the mean given the rest of the row in its ``gaps`` ``[N, G]``."""
-        return np.concatenate([rows for rows, _ in self._expected(x, gaps)])
-
-    def _expected(self, x: np.ndarray, gaps: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Filled rows, a part at a time, and the sum of their covariances ``[G, G]``."""
-        for start in range(0, len(x), CHUNK):
-            yield self._expected_at_once(x[start : start + CHUNK], gaps[start : start + CHUNK])
-
-    def _expected_at_once(self, x: np.ndarray, gaps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        W, m = self.loadings, self.loadings.shape[1]
-        products = (W[:, :, None] * W[:, None, :]).reshape(len(W), m * m)
-        precision = (~gaps @ products).reshape(-1, m, m) + self.noise * np.eye(m)
-        covariance = np.linalg.inv(precision)
-        z = covariance @ (np.where(gaps, 0, x) @ W)[..., None]
-        filled = np.where(gaps, z[..., 0] @ W.T, x)
-        unseen = gaps[:, :, None] * W
-        spread = self.noise * np.einsum(
-            "ngi,nij,nhj->gh", unseen, covariance, unseen, optimize=True
-        )
-        return filled, spread + self.noise * np.diag(gaps.sum(0))
-
-
-def linear_filling(x: np.ndarray, gaps: np.ndarray, dim: int) -> LinearFilling:
-    """The likeliest model with ``dim`` latents, by expectation-maximization from gaps at 0.
-
-    :param x: ``[N, G]``, centered and of about unit variance.
-    :param gaps: which entries are missing ``[N, G]``.
-    """
-    x, gaps = thinned(np.where(gaps, 0, x), MAX_ROWS), thinned(gaps, MAX_ROWS)
-    covariance = x.T @ x / len(x)
-    for _ in range(PASSES):
-        parts = _principal(covariance, dim)._expected(x, gaps)
-        covariance = sum(filled.T @ filled + spread for filled, spread in parts) / len(x)
-    return _principal(covariance, dim)
-
-
-def _principal(covariance: np.ndarray, dim: int) -> LinearFilling:
-    size, turn = np.linalg.eigh(covariance)
-    noise = max(LEAST, float(size[:-dim].mean()))
-    return LinearFilling(turn[:, -dim:] * np.sqrt((size[-dim:] - noise).clip(LEAST)), noise)

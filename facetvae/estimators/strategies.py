@@ -49,6 +49,8 @@ SLOWER, FEW = 3.0, 500
 # Variance of a posterior of the probabilities of clusters; and how many of a view
 # may be combinations of two facets'.
 NARROW, COMBINED = 0.01, 4
+# Largest share of a row's entries that are hidden from networks that are to know gaps.
+MOST_HIDDEN = 0.7
 # p-value below which tables are curved.
 CURVED = 0.001
 # With fewer rows neighbors say nothing.
@@ -425,8 +427,14 @@ class ViewStrategy(SubspaceStrategy):
         }
         guide = self._runner({name: StandardNormal(dim) for name, dim in dims.items()}).guide
         set_widths(guide, np.full(sum(dims.values()), NARROW))
-        self._fit_networks(guide, self._sources, x)
+        self._fit_networks(guide, self._sources, self._with_more_gaps(x) if has_missing(x) else x)
         return guide
+
+    def _with_more_gaps(self, x: np.ndarray) -> np.ndarray:
+        """Rows, and as many with further entries hidden, so that networks know any pattern."""
+        rng = np.random.default_rng(self.chosen.seed)
+        hidden = rng.random(x.shape) < rng.uniform(0, MOST_HIDDEN, (len(x), 1))
+        return np.concatenate([x, np.where(hidden, np.nan, x).astype(x.dtype)])
 
     def numbers(self, x: np.ndarray, latents: FacetGuide, chosen: Numbers) -> Counts:
         return {

@@ -19,6 +19,7 @@ from scipy.stats import chi2
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 
+from facetvae.table_rules.grids import JOINT, grid_of, shared_information
 from facetvae.table_rules.merging import on_one_thread
 from facetvae.table_rules.rows import thinned
 
@@ -146,19 +147,26 @@ class ColumnView:
 
     :ivar columns: their numbers.
     :ivar fit: BIC, as a log-density.
-    :ivar r: responsibilities for the rows it was fitted to ``[N, K]``.
+    :ivar r: responsibilities for the rows it was fitted to ``[N, M]``.
+    :ivar part: the cluster of each of the M components; by default each is one.
     """
 
     columns: np.ndarray
     fit: float
     r: np.ndarray
+    part: np.ndarray | None = None
 
     @property
     def num_clusters(self) -> int:
-        return self.r.shape[1]
+        return self.r.shape[1] if self.part is None else int(self.part.max()) + 1
+
+    def responsibilities(self, fitted: Statistics, rows: Statistics) -> np.ndarray:
+        """p(c given x) ``[N, K]``."""
+        r = softmax(self.log_joint(fitted, rows), 1)
+        return r if self.part is None else r @ np.eye(self.num_clusters)[self.part]
 
     def log_joint(self, fitted: Statistics, rows: Statistics) -> np.ndarray:
-        """log p(x, c) of rows' values in its columns ``[N, K]``."""
+        """log p(x, component) of rows' values in its columns ``[N, M]``."""
         own = np.isin(fitted.owner, self.columns)
         weights = (self.r.sum(0) + PRIOR) / (self.r + PRIOR / len(self.r)).sum()
         return rows.features[:, own] @ fitted.coefficients(self.r)[own] + np.log(weights)
@@ -190,8 +198,12 @@ class ColumnViews:
     @property
     def evidence(self) -> str:
         """What was found, in words."""
-        each = [f"{v.num_clusters} clusters in {len(v.columns)} columns" for v in self.views]
-        return f"{self.number} sets of columns, each with clusters by BIC: {', '.join(each)}"
+        grid = " of a grid"
+        each = [
+            f"{v.num_clusters} clusters{'' if v.part is None else grid} in {len(v.columns)} columns"
+            for v in self.views
+        ]
+        return f"mixtures in sets of columns, by BIC: {', '.join(each)}"
 
     def only(self, places: Sequence[int], numbers: Sequence[int | None]) -> ColumnViews:
         """The views at these places, in this order, with as many clusters as are given."""
@@ -204,7 +216,7 @@ class ColumnViews:
     def responsibilities(self, values: np.ndarray) -> list[np.ndarray]:
         """p(c given x) of each view ``[N, K]``, for values ``[N, D]``."""
         rows = Statistics(values, self.statistics.levels)
-        return [softmax(view.log_joint(self.statistics, rows), 1) for view in self.views]
+        return [view.responsibilities(self.statistics, rows) for view in self.views]
 
 
 def contrasts(r: np.ndarray) -> np.ndarray:
@@ -227,7 +239,20 @@ def column_views(values: np.ndarray, levels: Sequence[int], seed: int = 0) -> Co
     groups = [np.flatnonzero(part == p) for p in np.unique(part)]
     found = [view for own in groups for view in _divided(fitted, own, dependence, seed)]
     views = [v for v in _exchanged(fitted, found, seed) if v.fit > _apart(fitted, v, seed)]
-    return ColumnViews(sorted(views, key=lambda v: v.fit - fitted.alone[v.columns].sum()), fitted)
+    views.sort(key=lambda view: view.fit - fitted.alone[view.columns].sum())
+    return ColumnViews([part for view in views for part in _grid(fitted, view, seed)], fitted)
+
+
+def _grid(fitted: Statistics, view: ColumnView, seed: int) -> list[ColumnView]:
+    """Two groupings of a view whose clusters are all their combinations; or the view."""
+    z = fitted.standardized(view.columns)
+    weights = view.r / view.r.sum(0)
+    centers = weights.T @ z
+    within = np.sqrt(np.einsum("nk,nd->d", view.r, z**2) / len(z) - view.r.mean(0) @ centers**2)
+    grid = grid_of(centers / within.clip(LEAST), seed)
+    if grid is None or shared_information([each[view.r.argmax(1)] for each in grid]) > JOINT:
+        return [view]
+    return [replace(view, part=part) for part in grid]
 
 
 def _dependence(fitted: Statistics) -> tuple[np.ndarray, np.ndarray]:
@@ -326,15 +351,19 @@ def _with_clusters(fitted: Statistics, view: ColumnView, k: int, seed: int = 0) 
 
 
 def _gain_of_one_normal(fitted: Statistics, columns: np.ndarray) -> float:
-    """What BIC, as a log-density, gains if a view's numbers are jointly normal."""
-    numbers = np.intersect1d(columns, fitted.numbers)
-    x = fitted.values[:, numbers]
-    x = x[~np.isnan(x).any(1)]
-    if len(numbers) < 2 or len(x) <= len(numbers):
+    """What BIC, as a log-density, gains if a view's numbers are jointly normal: by complete rows,
+    of each two entries that are there.
+    """
+    x = fitted.values[:, np.intersect1d(columns, fitted.numbers)]
+    there, d = ~np.isnan(x), x.shape[1]
+    whole = x[there.all(1)]
+    if d < 2 or len(whole) <= d:
         return 0.0
-    correlation = np.corrcoef(x.T) + LEAST * np.eye(len(numbers))
-    gained = -len(fitted.values) * np.linalg.slogdet(correlation / (1 + LEAST))[1] / 2
-    return float(gained - np.log(len(x)) * len(numbers) * (len(numbers) - 1) / 4)
+    correlation = np.corrcoef(whole.T) + LEAST * np.eye(d)
+    gain = -np.linalg.slogdet(correlation / (1 + LEAST))[1] / 2
+    gain -= np.log(len(whole)) * d * (d - 1) / 4 / len(whole)
+    pairs = there.sum(1) * (there.sum(1) - 1) / (d * (d - 1))
+    return float(gain * pairs.sum())
 
 
 def _mixture(fitted: Statistics, columns: np.ndarray, r: np.ndarray) -> ColumnView:

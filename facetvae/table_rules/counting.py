@@ -24,7 +24,7 @@ from facetvae.table_rules.components import (
     rank,
 )
 from facetvae.table_rules.dip import dip_p_value
-from facetvae.table_rules.grids import grid_of
+from facetvae.table_rules.grids import JOINT, grid_of, shared_information
 from facetvae.table_rules.merging import ClusterCount, MergeTree, merge_tree, on_one_thread
 from facetvae.table_rules.rows import some_rows, thinned
 from facetvae.table_rules.subspaces import (
@@ -41,9 +41,9 @@ ClusterNeighbors = Callable[[np.ndarray, int], np.ndarray]
 MAX_ROWS, FEW_ROWS = 2000, 1000
 # Starts of ICA: a rotation that has not come apart makes one group of two.
 STARTS = 3
-# Information that two facets share, in nats, from which on they are one, and three beyond what
-# each two do. Three ways to halve four clusters share 0.69; independent labelings up to 0.09.
-JOINT, JOINT_THREE = 0.35, 0.2
+# Information that three facets share beyond what each two do, in nats, from which on they are one:
+# three ways to halve four clusters share 0.69.
+JOINT_THREE = 0.2
 # Probability of a facet that is not there, over all groups of a table.
 LEVEL = 0.05
 # Two clusters are tested if the density between them is below this share of the lower mode's; and
@@ -286,13 +286,13 @@ def _joint(groups: Sequence[SubspaceEvidence], sources: np.ndarray) -> list[np.n
         return []
     labels = [group.labels(sources, max(2, group.tree.modes)) for group in split]
     pairs = combinations(range(len(split)), 2)
-    shared = {two: _shared_information([labels[i] for i in two]) for two in pairs}
+    shared = {two: shared_information([labels[i] for i in two]) for two in pairs}
     tied = np.zeros((len(split),) * 2, bool)
     for two, information in shared.items():
         tied[two] = information > JOINT
     for three in combinations(range(len(split)), 3):
         in_pairs = sum(shared[two] for two in combinations(three, 2))
-        if _shared_information([labels[i] for i in three]) - in_pairs > JOINT_THREE:
+        if shared_information([labels[i] for i in three]) - in_pairs > JOINT_THREE:
             tied[np.ix_(three, three)] = True
     number, part = connected_components(tied, directed=False)
     parts = [np.flatnonzero(part == p) for p in range(number)]
@@ -326,7 +326,7 @@ def _parts_of_grid(
         return whole
     centers = np.stack([z[label == k].mean(0) for k in range(K)])
     grid = grid_of(centers @ _sphering(z - centers[label]), seed)
-    if grid is None or _shared_information([part[label] for part in grid]) > JOINT:
+    if grid is None or shared_information([part[label] for part in grid]) > JOINT:
         return whole
     turns = [_in_deviations(_separating(z, part[label]), z) for part in grid]
     turn = np.concatenate([*turns, null_space(np.concatenate(turns)).T])
@@ -361,13 +361,6 @@ def _separating(z: np.ndarray, label: np.ndarray) -> np.ndarray:
         fitted = lda.fit(z, label)
     share = fitted.explained_variance_ratio_
     return fitted.scalings_.T[: len(share)][share > WEAK]
-
-
-def _shared_information(labels: Sequence[np.ndarray]) -> float:
-    """The sum of the labelings' entropies less that of their combination, in nats."""
-    alone = sum(entropy(np.unique(label, return_counts=True)[1]) for label in labels)
-    together = np.unique(np.stack(labels), axis=1, return_counts=True)[1]
-    return float(alone - entropy(together))
 
 
 def _sharpened(count: FacetCount, x: np.ndarray, seed: int) -> FacetCount:
@@ -436,7 +429,7 @@ def _least_share(found: FacetCount, x: np.ndarray, neighbors: np.ndarray) -> flo
     """
     z = (thinned(x, MAX_ROWS) - found.loc) @ found.maps.T
     labels = (facet.labels(z) for facet in found.facets)
-    each = ((_shared_information([own, neighbors]), entropy(np.bincount(own))) for own in labels)
+    each = ((shared_information([own, neighbors]), entropy(np.bincount(own))) for own in labels)
     return min((shared / h for shared, h in each if h), default=1.0)
 
 

@@ -7,13 +7,16 @@ and the reverse, compared with those of centers turned at random.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
-from scipy.stats import ortho_group
+from scipy.stats import entropy, ortho_group
 
 # Of random grids that are as good, and how many of these there are.
 LEVEL, RANDOM = 0.01, 99
+# Information that two facets share, in nats, from which on they are one: independent labelings
+# share up to 0.09.
+JOINT = 0.35
 # Places of the clusters from which the best grid is sought.
 STARTS = 20
 
@@ -106,3 +109,10 @@ def _in_order(part: np.ndarray) -> np.ndarray:
     """Numbered by the first cluster of each part."""
     _, first, inverse = np.unique(part, return_index=True, return_inverse=True)
     return first.argsort().argsort()[inverse]
+
+
+def shared_information(labels: Sequence[np.ndarray]) -> float:
+    """The sum of the labelings' entropies less that of their combination, in nats."""
+    alone = sum(entropy(np.unique(label, return_counts=True)[1]) for label in labels)
+    together = np.unique(np.stack(labels), axis=1, return_counts=True)[1]
+    return float(alone - entropy(together))

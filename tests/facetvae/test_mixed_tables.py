@@ -18,7 +18,7 @@ from facetvae.estimators import (
     MultiFacetClustering,
     SemiSupervisedClassifier,
 )
-from facetvae.estimators.columns_view import LinearFilling, columns_view, linear_filling
+from facetvae.estimators.columns_view import columns_view
 from facetvae.estimators.frames import frame_reader, is_mixed
 from facetvae.table_rules.components import components_beyond_chance
 from lab.benchmarks import mixed_tables
@@ -222,36 +222,6 @@ def test_directions_of_codes_are_those_of_their_labeling() -> None:
         view = columns_view(table.likelihoods, table.numbers(drawn).to_numpy())
         found.append(len(view.directions))
     assert sum(number != 2 + 5 for number in found) <= 2, found
-
-
-def test_a_gap_holds_its_mean_given_the_row() -> None:
-    """By the formula of a conditional normal distribution."""
-    rng = np.random.default_rng(0)
-    model = LinearFilling(rng.normal(size=(5, 2)), 0.3)
-    x, gaps = rng.normal(size=(40, 5)), rng.random((40, 5)) < 0.3
-    gaps[0] = True
-    found = model.filled(np.where(gaps, NAN, x), gaps)
-    covariance = model.loadings @ model.loadings.T + 0.3 * np.eye(5)
-    for row, gap, got in zip(x, gaps, found, strict=True):
-        want = row.copy()
-        inner = covariance[np.ix_(~gap, ~gap)]
-        want[gap] = covariance[np.ix_(gap, ~gap)] @ np.linalg.solve(inner, row[~gap])
-        np.testing.assert_allclose(got, want, atol=1e-10)
-
-
-def test_what_fills_gaps_is_learned_from_rows_with_gaps() -> None:
-    """Nearly as good as the model that was drawn from, and better than the column's mean."""
-    rng = np.random.default_rng(0)
-    drawn = LinearFilling(rng.normal(size=(8, 2)), 0.2)
-    x = rng.normal(size=(2000, 2)) @ drawn.loadings.T + np.sqrt(0.2) * rng.normal(size=(2000, 8))
-    gaps = rng.random(x.shape) < 0.4
-    learned = linear_filling(np.where(gaps, NAN, x), gaps, 2)
-    errors = [
-        np.square(each.filled(np.where(gaps, NAN, x), gaps) - x)[gaps].mean()
-        for each in (learned, drawn)
-    ]
-    assert errors[0] < 1.02 * errors[1]
-    assert errors[1] < 0.5 * np.square(x[gaps]).mean()
 
 
 def test_few_dimensions_that_many_columns_share_are_all_looked_at() -> None:
