@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any, cast
 
 import numpy as np
@@ -23,6 +24,8 @@ from ppl_models.turns import yield_lock
 FIRST_RATE = 3.0
 # Most rows that a decoder is fitted to, and most steps.
 DECODED, DECODER_STEPS = 2000, 30
+# Cost of squared changes of a likelihood's own parameters, in nats a column.
+HELD = 1e-3
 
 
 @torch.no_grad()
@@ -98,20 +101,31 @@ def _fit_decoder(guide: FacetGuide, x: Tensor, z: Tensor) -> None:
     are fitted: a convex problem for most likelihoods.
     """
     model, layer = guide.model, cast(Any, guide.model.decoder).trunk[-2]
-    weight, bias = (
-        layer.weight.new_zeros(len(layer.weight), z.shape[1]),
-        layer.bias.detach().clone(),
-    )
-    parts = [*model.likelihood.parameters(), weight.requires_grad_(), bias.requires_grad_()]
+    weight = layer.weight.new_zeros(len(layer.weight), z.shape[1]).requires_grad_()
+    bias = layer.bias.detach().clone().requires_grad_()
+    own = list(model.likelihood.parameters())
+    first, parts = [part.detach().clone() for part in own], [*own, weight, bias]
     steps = torch.optim.LBFGS(parts, max_iter=DECODER_STEPS, line_search_fn="strong_wolfe")
+    best: tuple[float, list[Tensor]] = (inf, [])
 
     def misfit() -> Tensor:
+        nonlocal best
         steps.zero_grad()
-        p = model.likelihood(linear(z, weight, bias), 1)
-        loss = model.likelihood.misfit(p, x)
+        loss = model.likelihood.misfit(model.likelihood(linear(z, weight, bias), 1), x)
+        for part, start in zip(own, first, strict=True):  # some are best at infinity
+            loss = loss + HELD * (part - start).square().sum()
+        if loss < best[0]:
+            best = float(loss), [part.detach().clone() for part in parts]
         loss.backward()
         return loss
 
-    steps.step(misfit)
+    try:
+        steps.step(misfit)
+    except ValueError:  # a step so long that a parameter is not finite
+        if not best[1]:
+            raise
     steps.zero_grad(set_to_none=True)
+    with torch.no_grad():
+        for part, value in zip(parts, best[1], strict=True):
+            part.copy_(value)
     _set_last(layer, weight.detach().cpu().numpy(), bias.detach().cpu().numpy())
