@@ -497,13 +497,12 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             return self._ladder(x, names, view)
         if self.n_latents is None:
             wanted = len(names) if names else None
-            views = views_found(x, 0, view) if unlabeled and self._has_columns else None
-            if views and not view.linear and views.offers(wanted):
-                return self._of_columns(views, x, names, view)
-            found = facets_found(x, 0, view)
-            # Of rotated numbers clusters with valleys between them count more than overlap.
-            if views and views.offers(wanted) and views.number > found.number:
-                return self._of_columns(views, x, names, view)
+            found = facets_found(x, 0, view) if view.linear else None
+            if unlabeled and self._has_columns:
+                views = views_found(x, 0, view, found)
+                if views.offers(wanted):
+                    return self._of_columns(views, x, names, view)
+            found = found or facets_found(x, 0, view)
             if not self.reader_.as_columns and are_pictures(found, x, view):
                 return self._ladder(x, names, view, found)
             if found.offers(wanted):

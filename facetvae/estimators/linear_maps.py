@@ -115,7 +115,7 @@ def _fit_decoder(guide: FacetGuide, x: Tensor, z: Tensor) -> None:
         for part, start in zip(own, first, strict=True):  # some are best at infinity
             loss = loss + HELD * (part - start).square().sum()
         if loss < best[0]:
-            best = float(loss), [part.detach().clone() for part in parts]
+            best = float(loss.detach()), [part.detach().clone() for part in parts]
         loss.backward()
         return loss
 

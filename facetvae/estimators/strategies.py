@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Literal, cast
 import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment
-from sklearn.preprocessing import StandardScaler
 
 from facetvae.estimators.arrays import View
 from facetvae.estimators.base import Chosen
@@ -21,10 +20,10 @@ from facetvae.estimators.encoding import FEWEST_PIXELS
 from facetvae.estimators.facets import REST, facet_names, number_of_facets
 from facetvae.estimators.linear_maps import fit_networks, set_linear, set_widths
 from facetvae.estimators.training import STEPS_PER_LOOK, StopConverged, check_trained
-from facetvae.table_rules.column_views import MAX_ROWS, ColumnViews, column_views, contrasts
+from facetvae.table_rules.column_views import ColumnViews, SubspaceView, column_views, contrasts
 from facetvae.table_rules.counting import FacetCount
 from facetvae.table_rules.merging import ClusterCount, likeliest_number, merged_number
-from facetvae.table_rules.rows import has_missing, in_parts, labeled, some_rows, thinned
+from facetvae.table_rules.rows import has_missing, in_parts, labeled, some_rows
 from facetvae.table_rules.subspaces import (
     Subspaces,
     curvature_p_value,
@@ -46,11 +45,12 @@ LABEL_WEIGHT = 30.0
 # By how much the rate is below the learning rate if networks know the facets' subspaces; and rows
 # below which it is lower still.
 SLOWER, FEW = 3.0, 500
-# Variance of a posterior of the probabilities of clusters; and how many of a view
-# may be combinations of two facets'.
-NARROW, COMBINED = 0.01, 4
+# Variance of a posterior of the probabilities of clusters.
+NARROW = 0.01
 # Largest share of a row's entries that are hidden from networks that are to know gaps.
 MOST_HIDDEN = 0.7
+# Standard errors by which views of numbers must be likelier than facets in subspaces.
+LIKELIER = 2.0
 # p-value below which tables are curved.
 CURVED = 0.001
 # With fewer rows neighbors say nothing.
@@ -413,7 +413,8 @@ class ViewStrategy(SubspaceStrategy):
 
     def again(self, x: np.ndarray, number: int) -> FitStrategy:
         other = cast(ViewStrategy, super().again(x, number))
-        views = views_found(x, other.chosen.seed, other.chosen.view)
+        seed, view = other.chosen.seed, other.chosen.view
+        views = views_found(x, seed, view, facets_found(x, seed, view) if view.linear else None)
         if not views.offers(len(self.names) if self.named else None):
             how = (other.chosen, self.lengths, self.dim, self.rows)
             return SubspaceStrategy(self.x_shape, self.names, *how)
@@ -482,20 +483,36 @@ class ViewStrategy(SubspaceStrategy):
         return np.concatenate([contrasts(r) for r in self._clusters(x)], 1)
 
 
-def views_found(x: np.ndarray, seed: int, view: View) -> ColumnViews:
-    """The views of a table's columns, sought in at most 2,000 rows; of mixed columns none if the
-    numbers of one hold two facets of their own, of which its clusters are the combinations.
+def views_found(x: np.ndarray, seed: int, view: View, count: FacetCount | None) -> ColumnViews:
+    """The views of a table's columns, sought in at most 2,000 rows. Of numbers that no view with
+    codes has, facets in subspaces take the place of views that are not likelier by two standard
+    errors.
+
+    :param count: the facets, of a table of numbers.
     """
-    values, levels = view.table(some_rows(x, seed), seed)
-    found = column_views(values, levels, seed)
-    for each in () if view.linear else found.views:
-        numbers = values[:, [d for d in each.columns if not levels[d]]]
-        numbers = numbers[~np.isnan(numbers).any(1)]
-        if each.num_clusters >= COMBINED and numbers.shape[1] > 1:
-            scaled = StandardScaler().fit_transform(thinned(numbers, MAX_ROWS))
-            if number_of_facets(scaled, seed).number > 1:
-                return replace(found, views=[])
-    return found
+    found = column_views(*view.table(some_rows(x, seed), seed), seed)
+    numbers = found.free_numbers
+    rows = found.statistics.values[:, numbers]
+    loc, scale = np.nanmean(rows, 0), np.nanstd(rows, 0).clip(1e-12)
+    whole = ~np.isnan(rows).any(1)
+    if not found.views or len(numbers) < 2 or whole.sum() < FEWEST_FOR_NEIGHBORS:
+        return found
+    scaled = (rows[whole] - loc) / scale
+    if count is None or len(numbers) < x.shape[1]:
+        count = number_of_facets(scaled, seed)
+    if not count.number:
+        return found
+    if found.of_numbers:
+        gain = found.log_density()[whole] - count.log_density(scaled) + np.log(scale).sum()
+        if gain.mean() > LIKELIER * gain.std() / np.sqrt(len(gain)):
+            return found
+    instead = [
+        SubspaceView(
+            numbers, loc, maps / scale, facet.tree.mixture, facet.tree.clusters_at(facet.tree.modes)
+        )
+        for facet, maps in zip(count.facets, count.subspaces.maps, strict=True)
+    ]
+    return replace(found, views=[*instead, *found.of_codes] if found.of_codes else [])
 
 
 def facets_found(x: np.ndarray, seed: int, view: View) -> FacetCount:

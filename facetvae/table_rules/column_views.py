@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 from scipy.linalg import helmert
@@ -18,6 +19,7 @@ from scipy.special import logsumexp, softmax
 from scipy.stats import chi2
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.mixture import GaussianMixture
 
 from facetvae.table_rules.grids import JOINT, grid_of, shared_information
 from facetvae.table_rules.merging import on_one_thread
@@ -156,6 +158,10 @@ class ColumnView:
     r: np.ndarray
     part: np.ndarray | None = None
 
+    def __str__(self) -> str:
+        grid = "" if self.part is None else " of a grid"
+        return f"{self.num_clusters} clusters{grid} in {len(self.columns)} columns"
+
     @property
     def num_clusters(self) -> int:
         return self.r.shape[1] if self.part is None else int(self.part.max()) + 1
@@ -165,6 +171,10 @@ class ColumnView:
         r = softmax(self.log_joint(fitted, rows), 1)
         return r if self.part is None else r @ np.eye(self.num_clusters)[self.part]
 
+    def told(self, k: int, fitted: Statistics) -> ColumnView:
+        """With ``k`` clusters."""
+        return self if k == self.num_clusters else _with_clusters(fitted, self, k)
+
     def log_joint(self, fitted: Statistics, rows: Statistics) -> np.ndarray:
         """log p(x, component) of rows' values in its columns ``[N, M]``."""
         own = np.isin(fitted.owner, self.columns)
@@ -173,13 +183,54 @@ class ColumnView:
 
 
 @dataclass(frozen=True)
+class SubspaceView:
+    """Clusters in a subspace of some numbers, beside views of other columns.
+
+    :ivar columns: the numbers of these columns.
+    :ivar loc: their means ``[D]``, which gaps hold, too.
+    :ivar maps: to the subspace's coordinates ``[d, D]``.
+    :ivar mixture: in these (scikit-learn's).
+    :ivar part: the cluster of each of its components.
+    """
+
+    columns: np.ndarray
+    loc: np.ndarray
+    maps: np.ndarray
+    mixture: GaussianMixture
+    part: np.ndarray
+
+    def __str__(self) -> str:
+        return f"{self.num_clusters} clusters in a subspace of {len(self.columns)} columns"
+
+    @property
+    def num_clusters(self) -> int:
+        return int(self.part.max()) + 1
+
+    def told(self, k: int, fitted: Statistics) -> SubspaceView:
+        """With ``k`` clusters."""
+        if k == self.num_clusters:
+            return self
+        z = self._coordinates(fitted)
+        return replace(self, mixture=GaussianMixture(k, random_state=0).fit(z), part=np.arange(k))
+
+    def responsibilities(self, fitted: Statistics, rows: Statistics) -> np.ndarray:
+        """p(c given x) ``[N, K]``."""
+        members = np.eye(self.num_clusters)[self.part]
+        return self.mixture.predict_proba(self._coordinates(rows)) @ members
+
+    def _coordinates(self, rows: Statistics) -> np.ndarray:
+        return np.nan_to_num(rows.values[:, self.columns] - self.loc) @ self.maps.T
+
+
+@dataclass(frozen=True)
 class ColumnViews:
     """The views of a table that have clusters, the one that gains most last.
 
+    :ivar views: each a :class:`ColumnView`, or a :class:`SubspaceView` in the place of such.
     :ivar statistics: of the rows that they were fitted to.
     """
 
-    views: Sequence[ColumnView]
+    views: Sequence[Any]
     statistics: Statistics
 
     @property
@@ -198,18 +249,40 @@ class ColumnViews:
     @property
     def evidence(self) -> str:
         """What was found, in words."""
-        grid = " of a grid"
-        each = [
-            f"{v.num_clusters} clusters{'' if v.part is None else grid} in {len(v.columns)} columns"
-            for v in self.views
+        return f"mixtures in sets of columns, by BIC: {', '.join(map(str, self.views))}"
+
+    @property
+    def of_codes(self) -> list[ColumnView]:
+        """The views that hold codes."""
+        return [view for view in self.views if np.isin(view.columns, self.statistics.codes).any()]
+
+    @property
+    def of_numbers(self) -> list[ColumnView]:
+        """The others."""
+        return [
+            view for view in self.views if not np.isin(view.columns, self.statistics.codes).any()
         ]
-        return f"mixtures in sets of columns, by BIC: {', '.join(each)}"
+
+    @property
+    def free_numbers(self) -> np.ndarray:
+        """The numbers that no view with codes has."""
+        return np.setdiff1d(self.statistics.numbers, _all_columns(self.of_codes))
+
+    def log_density(self) -> np.ndarray:
+        """Of the fitted rows' free numbers ``[N]``, in nats, less BIC's cost."""
+        fitted, views = self.statistics, list({id(v.r): v for v in self.of_numbers}.values())
+        left = np.setdiff1d(self.free_numbers, _all_columns(views))
+        one = np.ones((len(fitted.values), 1))
+        views.append(ColumnView(left, float(fitted.alone[left].sum()), one))
+        joint = [logsumexp(view.log_joint(fitted, fitted), 1) for view in views]
+        cost = sum(own.sum() - view.fit for own, view in zip(joint, views, strict=True))
+        return np.sum(joint, 0) - cost / len(fitted.values)
 
     def only(self, places: Sequence[int], numbers: Sequence[int | None]) -> ColumnViews:
         """The views at these places, in this order, with as many clusters as are given."""
         views = [
-            view if k in (None, view.num_clusters) else _with_clusters(self.statistics, view, k)
-            for view, k in zip((self.views[i] for i in places), numbers, strict=True)
+            self.views[i] if k is None else self.views[i].told(k, self.statistics)
+            for i, k in zip(places, numbers, strict=True)
         ]
         return replace(self, views=views)
 
@@ -217,6 +290,10 @@ class ColumnViews:
         """p(c given x) of each view ``[N, K]``, for values ``[N, D]``."""
         rows = Statistics(values, self.statistics.levels)
         return [view.responsibilities(self.statistics, rows) for view in self.views]
+
+
+def _all_columns(views: Sequence[ColumnView]) -> np.ndarray:
+    return np.concatenate([np.zeros(0, int), *(view.columns for view in views)])
 
 
 def contrasts(r: np.ndarray) -> np.ndarray:

@@ -9,13 +9,17 @@ import pandas as pd
 import pytest
 from scipy.stats import multivariate_normal, norm
 from sklearn.metrics import normalized_mutual_info_score as nmi
+from sklearn.mixture import GaussianMixture
 
 from facetvae.estimators import MultiFacetClustering
 from facetvae.table_rules.column_views import ColumnViews, Statistics, column_views, contrasts
 from facetvae.table_rules.column_views import _gain_of_one_normal as one_normal
+from facetvae.table_rules.counting import FacetCount, SubspaceEvidence
+from facetvae.table_rules.merging import MergeTree
 from facetvae.table_rules.subspaces import curvature_p_value
 from lab.benchmarks.customer_tables import customer_table
 from lab.benchmarks.numbers_found import NONE, SHAPES, standardized, without_clusters
+from lab.protocols.sources import labelings
 
 pytestmark = pytest.mark.slow(10)
 
@@ -112,7 +116,7 @@ def test_contrasts_keep_distances() -> None:
 
 @cache
 def customers() -> tuple[MultiFacetClustering, pd.DataFrame, dict[str, np.ndarray]]:
-    table = customer_table(3, rows=800, columns=9)
+    table = customer_table(4, rows=800, columns=9)
     frame = table.frame()
     return MultiFacetClustering(random_state=0).fit(frame), frame, table.known
 
@@ -122,8 +126,55 @@ def test_an_estimator_finds_what_the_bayes_rule_does() -> None:
     assert found.settings_["model"].startswith("columns"), found.settings_
     assert found.settings_["ended"] == "not trained"
     for likeliest in known.values():
-        assert max(nmi(likeliest, own) for own in found.labels_.T) > 0.85
+        assert max(nmi(likeliest, own) for own in found.labels_.T) > 0.9
     assert (found.predict(frame) == found.labels_).mean() > 0.999
+
+
+@cache
+def rotated_and_coded() -> tuple[pd.DataFrame, list[np.ndarray]]:
+    """Two labelings in six rotated numbers, of which none is a set of columns; one in codes."""
+    drawn, rng = labelings(800, (2, 3), (2, 2), 6, seed=2), np.random.default_rng(2)
+    code = rng.integers(3, size=800)
+    frame = pd.DataFrame(drawn.x, columns=list("abcdef"))
+    for name in ("city", "plan", "way"):
+        own = np.where(rng.random(800) < 0.85, code, rng.integers(3, size=800))
+        frame[name] = np.array(["x", "y", "z"])[own]
+    return frame, [*drawn.labels, code]
+
+
+def test_rotated_numbers_have_facets_in_subspaces_beside_codes() -> None:
+    frame, labels = rotated_and_coded()
+    found = MultiFacetClustering(random_state=0).fit(frame)
+    assert found.settings_["found"].count("in a subspace of 6 columns") == 2
+    best = [max(nmi(label, own) for own in found.labels_.T) for label in labels]
+    assert min(best[:2]) > 0.9
+    assert best[2] > 0.8
+    told = MultiFacetClustering(3, n_clusters=[2, 4, 3], random_state=0).fit(frame)
+    assert sorted(told.settings_["n_clusters"].values()) == [2, 3, 4]
+
+
+def test_a_grid_is_two_facets() -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(3, size=600), rng.integers(2, size=600)
+    both = np.stack([4 * a + 3 * b, 4 * a - 3 * b, 3 * b - a], 1) + rng.normal(size=(600, 3))
+    found = column_views(np.column_stack([both, a, b]), [0, 0, 0, 3, 2])
+    assert sorted(view.num_clusters for view in found.views) == [2, 3]
+    for r in found.responsibilities(np.column_stack([both, a, b])):
+        assert nmi(a if r.shape[1] == 3 else b, r.argmax(1)) > 0.95
+
+
+def test_densities_of_views_and_subspaces_are_of_the_same_rows() -> None:
+    """Both against a normal's own density, where there are no clusters, less BIC's cost."""
+    x = np.random.default_rng(0).normal(size=(400, 3))
+    views = column_views(x, [0, 0, 0])
+    one = MergeTree(GaussianMixture(1).fit(x - x.mean(0)), np.zeros((0, 2), int), np.zeros(0))
+    group = SubspaceEvidence(np.arange(3), one, 1.0, False)
+    count = FacetCount([group], x.mean(0), np.eye(3))
+    cost = np.log(400) / 800
+    apart = norm.logpdf(x, x.mean(0), x.std(0)).sum(1) - 6 * cost
+    joint = multivariate_normal(x.mean(0), np.cov(x.T, bias=True)).logpdf(x) - (9 + 12) * cost
+    np.testing.assert_allclose(views.log_density(), apart, atol=0.02)
+    np.testing.assert_allclose(count.log_density(x), joint, atol=0.02)
 
 
 def test_numbers_of_clusters_and_facets_that_are_told() -> None:
