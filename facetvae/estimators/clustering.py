@@ -498,13 +498,13 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         if self.n_latents is None:
             wanted = len(names) if names else None
             found = facets_found(x, 0, view) if view.linear else None
+            if found and not self.reader_.as_columns and are_pictures(found, x, view):
+                return self._ladder(x, names, view, found)
             if unlabeled and self._has_columns:
                 views = views_found(x, 0, view, found)
                 if views.offers(wanted):
                     return self._of_columns(views, x, names, view)
             found = found or facets_found(x, 0, view)
-            if not self.reader_.as_columns and are_pictures(found, x, view):
-                return self._ladder(x, names, view, found)
             if found.offers(wanted):
                 kind = partial(CountedStrategy, found=found, named=names is not None)
                 return self._subspaces(kind, x, names or numbered(found), len(found.maps), view)

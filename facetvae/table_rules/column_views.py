@@ -325,8 +325,8 @@ def _grid(fitted: Statistics, view: ColumnView, seed: int) -> list[ColumnView]:
     z = fitted.standardized(view.columns)
     weights = view.r / view.r.sum(0)
     centers = weights.T @ z
-    within = np.sqrt(np.einsum("nk,nd->d", view.r, z**2) / len(z) - view.r.mean(0) @ centers**2)
-    grid = grid_of(centers / within.clip(LEAST), seed)
+    within = np.einsum("nk,nd->d", view.r, z**2) / len(z) - view.r.mean(0) @ centers**2
+    grid = grid_of(centers / np.sqrt(within.clip(LEAST)), seed)
     if grid is None or shared_information([each[view.r.argmax(1)] for each in grid]) > JOINT:
         return [view]
     return [replace(view, part=part) for part in grid]

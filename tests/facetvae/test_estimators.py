@@ -412,7 +412,7 @@ def test_what_transform_gives_is_the_users_choice_alone(output: str) -> None:
     frame = pd.DataFrame(np.exp(columns() / columns().std(0)), columns=list("abcde"))
     with sklearn.config_context(transform_output=output):
         found = short(1, n_latents=None).fit(frame)
-        assert found.settings_["start"] == "CountedStrategy"
+        assert found.settings_["start"] == "ViewStrategy"
         found.predict(frame)
         view = found.facet(0)
         kind = pd.DataFrame if output == "pandas" else np.ndarray
@@ -947,7 +947,7 @@ def test_facets_are_counted_by_default() -> None:
     found = MultiFacetClustering(epochs=1, random_state=0)
     two = found.fit(two_groupings()[0])
     assert [len(each) for each in two.clusters_] == [2, 2]
-    assert two.settings_["found"].startswith("2 of")
+    assert two.settings_["found"].endswith("2 clusters in 2 columns, 2 clusters in 2 columns")
     groups = rng.integers(3, size=150)
     x = 6 * np.eye(3)[groups] @ rng.normal(size=(3, 8)) + rng.normal(size=(150, 8))
     one = found.fit(x)
