@@ -168,7 +168,11 @@ ESTIMATORS = [
         ("huge: n_latents", facets(n_latents=HUGE), f"n_latents of 'facet_0' {MANY}"),
         ("misfit: rungs", facets(facets=3, network=MLPLadder((8, 9))), "3 facets"),
         ("unknown: a network's name", facets(network="wide"), "linear.*deep"),
-        ("misfit: linear images", lambda: linear_images(), 'network="linear" is for tables'),
+        (
+            "misfit: linear images",
+            lambda: MultiFacetClustering(network="linear").fit(np.eye(64).reshape(64, 1, 8, 8)),
+            'network="linear" is for tables',
+        ),
         ("shape: labels", facets(facets=1, labels=[0, 1]), "labels of 'facet_0' has shape"),
         ("type: labels", facets(facets=1, labels=[0.5] * 30), "'facet_0' must hold integers"),
         ("range: labels", facets(facets=1, labels=[-2] * 30), "has classes from -2 to -2"),
