@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,8 @@ FACETS = 2
 # Optimizer steps of each phase: the deepest facet alone, each further facet, all with their
 # mixtures; and with subspaces, of networks that are not set to them, and of all.
 STEPS, SUBSPACE_STEPS = (1000, 3000, 1500), (600, 3000)
+# Numbers of a datum beyond which steps, which take longer, are fewer, and the least share of them.
+ENTRIES, LEAST_SHARE = 28 * 28, 0.2
 # Share of the rows beyond which a fit warns that they are left out, and what can be done.
 MOST_LEFT_OUT = 0.1
 LOOK_AT_THEM = (
@@ -549,7 +552,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         (names, dims), shape = self._dims(x, names), x.shape[1:]
         network = self._architecture or default_network(shape, len(names))
         chosen = replace(self._chosen(x, sum(dims.values()), network), view=view)
-        alone, further, together = STEPS
+        share = min(1.0, max(LEAST_SHARE, ENTRIES / prod(shape)))
+        alone, further, together = (round(share * steps) for steps in STEPS)
         lengths = chosen.lengths(len(x), (alone, *[further] * (len(names) - 1), together))
         return LadderStrategy(shape, names, chosen, lengths, dims, counted)
 
