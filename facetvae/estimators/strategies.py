@@ -493,22 +493,22 @@ def views_found(x: np.ndarray, seed: int, view: View, count: FacetCount | None) 
     found = column_views(*view.table(some_rows(x, seed), seed), seed)
     numbers = found.free_numbers
     rows = found.statistics.values[:, numbers]
-    loc, scale = np.nanmean(rows, 0), np.nanstd(rows, 0).clip(1e-12)
     whole = ~np.isnan(rows).any(1)
     if not found.views or len(numbers) < 2 or whole.sum() < FEWEST_FOR_NEIGHBORS:
         return found
-    scaled = (rows[whole] - loc) / scale
+    loc, scale = rows[whole].mean(0), rows[whole].std(0).clip(1e-12)
     if count is None or len(numbers) < x.shape[1]:
-        count = number_of_facets(scaled, seed)
+        count = number_of_facets((rows[whole] - loc) / scale, seed)
+        count = replace(count, loc=loc, maps=count.maps / scale)
     if not count.number:
         return found
     if found.of_numbers:
-        gain = found.log_density()[whole] - count.log_density(scaled) + np.log(scale).sum()
+        gain = found.log_density()[whole] - count.log_density(rows[whole])
         if gain.mean() > LIKELIER * gain.std() / np.sqrt(len(gain)):
             return found
     instead = [
         SubspaceView(
-            numbers, loc, maps / scale, facet.tree.mixture, facet.tree.clusters_at(facet.tree.modes)
+            numbers, loc, maps, facet.tree.mixture, facet.tree.clusters_at(facet.tree.modes)
         )
         for facet, maps in zip(count.facets, count.subspaces.maps, strict=True)
     ]

@@ -38,6 +38,8 @@ PASSES, ENOUGH, ROUNDS = 100, 1e-4, 5
 # Rows at a column's own frequencies that are added to each cluster; of numbers, half of one at the
 # column's variance. And the least share of that variance within a cluster.
 PRIOR, LEAST = 1.0, 1e-3
+# The variance of a constant column.
+SMALL = 1e-12
 
 
 @dataclass(frozen=True)
@@ -122,9 +124,8 @@ class Statistics:
             return self._indicators(d)
         own = self.values[:, d]
         at = np.unique(np.nanquantile(own, np.linspace(0, 1, BINS + 1)[1:-1]))
-        return (np.searchsorted(at, own)[:, None] == np.arange(len(at) + 1)) & ~np.isnan(own)[
-            :, None
-        ]
+        part = np.where(np.isnan(own), -1, np.searchsorted(at, own))
+        return part[:, None] == np.arange(len(at) + 1)
 
     def _indicators(self, d: int) -> np.ndarray:
         return (self.values[:, [d]] == np.arange(self.levels[d])).astype(float)
@@ -135,7 +136,7 @@ def _normal(sums: np.ndarray, whole: np.ndarray) -> np.ndarray:
     log-density the constant, and the coefficients of x and its square.
     """
     loc = whole[1] / whole[0].clip(1)
-    variance = (whole[2] / whole[0].clip(1) - loc**2).clip(np.finfo(float).tiny)
+    variance = (whole[2] / whole[0].clip(1) - loc**2).clip(SMALL)
     mean = (sums[1] + LEAST * loc) / (sums[0] + LEAST)
     within = (sums[2] - 2 * mean * sums[1] + mean**2 * sums[0]).clip(0)
     spread = ((within + PRIOR / 2 * variance) / (sums[0] + PRIOR)).clip(LEAST * variance)
@@ -308,7 +309,9 @@ def column_views(values: np.ndarray, levels: Sequence[int], seed: int = 0) -> Co
     :param values: ``[N, D]``: numbers, and codes of categories; NaN where missing.
     :param levels: of each column the number of its categories, 0 for numbers.
     """
-    fitted = Statistics(thinned(values, MAX_ROWS), np.asarray(levels))
+    rows = thinned(values, MAX_ROWS)
+    unseen = np.isnan(rows).all(0)  # in these rows: as a constant
+    fitted = Statistics(np.where(unseen, 0.0, rows), np.asarray(levels))
     if len(levels) > MAX_COLUMNS:
         return ColumnViews([], fitted)
     dependence, tied = _dependence(fitted)

@@ -106,6 +106,12 @@ def test_more_columns_than_are_looked_at_have_no_views() -> None:
     assert column_views(np.zeros((30, 65)), [0] * 65).number == 0
 
 
+def test_a_column_without_values_in_the_rows_that_are_looked_at() -> None:
+    values, levels = codes_and_numbers()
+    values[:, [5, 4]] = np.nan
+    assert [view.columns.tolist() for view in column_views(values, levels).views] == [[0, 2, 3]]
+
+
 def test_contrasts_keep_distances() -> None:
     r = np.random.default_rng(0).dirichlet(np.ones(4), 20)
     np.testing.assert_allclose(
