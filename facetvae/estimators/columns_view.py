@@ -59,16 +59,20 @@ class ColumnsView(View):
 
     def table(self, x: np.ndarray, seed: int) -> tuple[np.ndarray, list[int]]:
         """Codes as they are, other columns as encoders see them; of counts roots, which vary evenly
-        about different means, spread over the steps between them.
+        about different means. Whole numbers are spread over the steps between them.
         """
         values, rng, levels = x.astype(float), np.random.default_rng(seed), []
         for own, column in zip(self.columns, values.T, strict=True):
             coded = own.discrete and own.support[1] < np.inf
             levels.append(int(own.support[1]) + 1 if coded else 0)
-            if not own.discrete:
+            if coded:
+                continue
+            if (np.nan_to_num(column) % 1 == 0).all():
+                column += rng.uniform(-0.5, 0.5, len(column))
+            if own.discrete:
+                column[:] = np.sqrt(column + 0.5)
+            else:
                 column[:] = own.features(torch.as_tensor(column[:, None]))[:, 0].detach()
-            elif not coded:
-                column[:] = np.sqrt(column + rng.uniform(0, 1, len(column)))
         return values, levels
 
     def _white(self, x: np.ndarray) -> np.ndarray:

@@ -168,24 +168,34 @@ class FacetCount:
 
     def log_density(self, x: np.ndarray) -> np.ndarray:
         """Of rows ``[N, D]`` under the groups' mixtures, and one normal of what the coordinates
-        leave, fitted to these rows: ``[N]``, in nats, less BIC's cost of the parameters.
+        leave, of any covariance or of noise that is each column's, fitted to these rows: ``[N]``,
+        in nats, less BIC's cost of the parameters.
         """
         (n, D), m, z = x.shape, len(self.maps), (x - self.loc) @ self.maps.T
-        rest = np.linalg.qr(self.maps.T, mode="complete")[0][:, m:].T
-        known = np.column_stack([z, np.ones(n)])
-        left = x @ rest.T
-        left -= known @ np.linalg.lstsq(known, left, rcond=None)[0]
-        covariance = left.T @ left / n + LEAST_NOISE * np.eye(D - m)
-        normal = np.linalg.slogdet(2 * np.pi * covariance)[1]
-        normal = normal + (left * np.linalg.solve(covariance, left.T).T).sum(1)
-        mixtures = [group.tree.mixture for group in self.groups]
-        each = [
-            own.score_samples(z[:, group.columns])
-            for own, group in zip(mixtures, self.groups, strict=True)
-        ]
-        free = m * D + D + (D - m) * (D - m + 1) / 2 + sum(own._n_parameters() for own in mixtures)
-        volume = np.linalg.slogdet(np.concatenate([self.maps, rest]))[1]
-        return np.sum(each, 0) - normal / 2 + volume - free * np.log(n) / (2 * n)
+        noise = np.sqrt(np.maximum(_left_of(x, z).var(0), LEAST_NOISE))
+        cost, free = np.log(n) / (2 * n), D - m
+        normal = max(
+            self._left(x, z, np.ones(D), False) - cost * free * (free + 1) / 2,
+            self._left(x, z, noise, True) - cost * D,
+            key=np.sum,
+        )
+        each = [g.tree.mixture.score_samples(z[:, g.columns]) for g in self.groups]
+        spent = m * D + D + sum(group.tree.mixture._n_parameters() for group in self.groups)
+        return np.sum([normal, *each], 0) - cost * spent
+
+    def _left(self, x: np.ndarray, z: np.ndarray, unit: np.ndarray, alike: bool) -> np.ndarray:
+        """Log-density of what coordinates ``z`` leave of rows in units of each column, and of the
+        map to both ``[N]``.
+        """
+        back = np.linalg.lstsq(z - z.mean(0), (x - x.mean(0)) / unit, rcond=None)[0].T
+        rest = np.linalg.qr(back, mode="complete")[0][:, len(self.maps) :].T / unit
+        left = _left_of(x @ rest.T, z)
+        covariance = left.T @ left / len(x) + LEAST_NOISE * np.eye(len(rest))
+        if alike:
+            covariance = np.eye(len(rest)) * np.trace(covariance) / max(len(rest), 1)
+        distance = (left * np.linalg.solve(covariance, left.T).T).sum(1)
+        normal = distance + np.linalg.slogdet(2 * np.pi * covariance)[1]
+        return np.linalg.slogdet(np.concatenate([self.maps, rest]))[1] - normal / 2
 
     @property
     def _others(self) -> list[SubspaceEvidence]:
@@ -202,6 +212,12 @@ class FacetCount:
         parts += [str(facet) for facet in facets]
         parts += [f"{others} with one mode or no dip"] * (others > 0)
         return "; ".join([*parts, graph])
+
+
+def _left_of(y: np.ndarray, z: np.ndarray) -> np.ndarray:
+    """What least squares by coordinates ``[N, m]`` leave of ``y`` ``[N, d]``."""
+    known = np.column_stack([z, np.ones(len(z))])
+    return y - known @ np.linalg.lstsq(known, y, rcond=None)[0]
 
 
 def _by_clearness(groups: Sequence[SubspaceEvidence]) -> list[SubspaceEvidence]:
