@@ -115,7 +115,7 @@ class FacetEstimator(BaseEstimator):
     """
 
     likelihood: Likelihood | None = None
-    network: Any = None
+    network: Architecture | str | None = None
     epochs: int | None = None
     batch_size: int | None = None
     learning_rate: float = 1e-3
@@ -181,7 +181,7 @@ class FacetEstimator(BaseEstimator):
         )
 
     @property
-    def _architecture(self) -> Architecture | None:
+    def _architecture(self) -> Any:
         """The user's; ``None`` for the default one."""
         return self.network
 

@@ -95,7 +95,7 @@ FIT_ANEW = "fit anew, with old rows beside them if these still count"
 # Entries of rows with gaps in training data up to which such rows are improved.
 MOST_IMPROVED = 200_000
 # Whether networks of tables are trained, by what a user calls them.
-HOW_DEEP = {"linear": False, "deep": True}
+HOW_DEEP: dict[Any, Any] = {"linear": False, "deep": True}
 # Names of the facets, None where they are to be counted; and what makes a strategy of subspaces.
 Names = Sequence[str] | None
 Kind = Callable[..., SubspaceStrategy]
@@ -574,11 +574,10 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         steps: Sequence[int] | None = None,
     ) -> Any:
         shape = x.shape[1:]
-        trained = True if self.epochs else None
         chosen = replace(
             self._chosen(x, dim, self.reader_.network(shape, view)),
             view=view,
-            deep=HOW_DEEP.get(self.network, trained),
+            deep=HOW_DEEP.get(self.network, True if self.epochs else None),
         )
         if view.linear and self.likelihood is None:
             normal = Normal(view.residual_scale(x, dim))

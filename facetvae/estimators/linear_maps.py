@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from facetvae.estimators.base import Chosen
+from facetvae.table_rules.rows import MANY
 from facetvae.table_rules.subspaces import Subspaces
 from guides import FacetGuide
 from inference.progress import progress_bar
@@ -67,9 +68,9 @@ def _set_last(layer: nn.Linear, weight: np.ndarray, bias: np.ndarray) -> None:
 def fit_networks(
     guide: FacetGuide, data: Observed, sources: Tensor, epochs: int, chosen: Chosen
 ) -> None:
-    """Train a guide's encoder on given latents, at a rate that falls linearly from three times the
-    learning rate towards 0; and set its decoder to the linear map from these latents that makes the
-    data likeliest.
+    """Train a guide's encoder on given latents, and set its decoder to the linear map from these
+    latents that makes the data likeliest. The rate falls linearly from three times the learning
+    rate towards 0, from epoch to epoch, or of more than 20,000 rows from step to step.
 
     :param data: x ``[N, D]``, encoded, on the guide's device.
     :param sources: all facets' latents side by side ``[N, m]``.
@@ -77,13 +78,16 @@ def fit_networks(
     dims = [prior.dim for prior in guide.model.priors.values()]
     sources = sources.to(guide.model.gates)
     optimizer = torch.optim.Adam(guide.parameters(), chosen.learning_rate, fused=True)
-    bar = progress_bar(epochs * -(-len(data) // chosen.batch_size), "step", chosen.verbose)
+    steps = -(-len(data) // chosen.batch_size)
+    bar = progress_bar(epochs * steps, "step", chosen.verbose)
     with seeded(chosen.seed, data.x.device), training(guide), bar:
         for epoch in range(epochs):
             order = torch.randperm(len(data), device=data.x.device)
-            for group in optimizer.param_groups:
-                group["lr"] = FIRST_RATE * chosen.learning_rate * (1 - epoch / epochs)
-            for rows in order.split(chosen.batch_size):
+            for step, rows in enumerate(order.split(chosen.batch_size)):
+                if step == 0 or len(data) > MANY:  # of many rows there are few passes
+                    left = 1 - (epoch + step / steps) / epochs
+                    for group in optimizer.param_groups:
+                        group["lr"] = FIRST_RATE * chosen.learning_rate * left
                 optimizer.zero_grad(set_to_none=True)
                 posteriors = guide.encode(data[rows].x).values()
                 apart = zip(posteriors, sources[rows].split(dims, -1), strict=True)

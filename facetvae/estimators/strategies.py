@@ -20,15 +20,18 @@ from facetvae.estimators.encoding import FEWEST_PIXELS
 from facetvae.estimators.facets import REST, facet_names, number_of_facets
 from facetvae.estimators.linear_maps import fit_networks, set_linear, set_widths
 from facetvae.estimators.training import STEPS_PER_LOOK, StopConverged, check_trained
-from facetvae.table_rules.column_views import ColumnViews, SubspaceView, column_views, contrasts
+from facetvae.table_rules.column_views import (
+    ColumnViews,
+    SubspaceView,
+    column_views,
+    contrasts,
+    contrasts_of,
+)
+from facetvae.table_rules.components import rank
 from facetvae.table_rules.counting import FacetCount
 from facetvae.table_rules.merging import ClusterCount, likeliest_number, merged_number
 from facetvae.table_rules.rows import has_missing, in_parts, labeled, some_rows
-from facetvae.table_rules.subspaces import (
-    Subspaces,
-    curvature_p_value,
-    independent_subspaces,
-)
+from facetvae.table_rules.subspaces import Subspaces, curvature_p_value, independent_subspaces
 from guides import FacetGuide, VaDEGuide
 from inference.initialization.mixtures import fit_mixtures
 from inference.initialization.neighbors import neighbor_clusters
@@ -399,31 +402,30 @@ class ViewStrategy(SubspaceStrategy):
 
     def given(self, x: np.ndarray, label: Labels, numbers: Numbers) -> ViewStrategy:
         """Facets get the views that gain most, or whose numbers of clusters are nearest."""
-        most = self.views.number
         misfit = [
             [0.0 if k is None else abs(view.num_clusters - k) for view in self.views.views]
             for k in numbers.values()
         ]
-        kept = np.array(misfit) - 1e-3 * np.arange(most) - 1e-6 * np.eye(len(misfit), most)
+        kept = np.array(misfit) - 1e-3 * np.arange(self.views.number)
         places = linear_sum_assignment(kept)[1].tolist()
         if not any(numbers.values()):
             places = sorted(places)
-        views = self.views.only(places, list(numbers.values()))
-        return replace(self, views=views)
+        return replace(self, views=self.views.only(places, list(numbers.values())))
 
     def again(self, x: np.ndarray, number: int) -> FitStrategy:
         other = cast(ViewStrategy, super().again(x, number))
         seed, view = other.chosen.seed, other.chosen.view
         views = views_found(x, seed, view, facets_found(x, seed, view) if view.linear else None)
         if not views.offers(len(self.names) if self.named else None):
-            how = (other.chosen, self.lengths, self.dim, self.rows)
+            dim = min(self.dim, rank(view.numbers(some_rows(x))))
+            how = (other.chosen, self.lengths, dim, self.rows)
             return SubspaceStrategy(self.x_shape, self.names, *how)
         names = self.names if self.named else facet_names(views.number)
         return replace(other, names=names, views=views)
 
     def latents(self, x: np.ndarray, label: Labels) -> FacetGuide:
         dims = {
-            name: view.num_clusters - 1
+            name: contrasts_of(view.num_clusters)
             for name, view in zip(self.names, self.views.views, strict=True)
         }
         guide = self._runner({name: StandardNormal(dim) for name, dim in dims.items()}).guide

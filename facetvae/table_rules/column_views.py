@@ -22,7 +22,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
 from facetvae.table_rules.grids import JOINT, grid_of, shared_information
-from facetvae.table_rules.merging import on_one_thread
+from facetvae.table_rules.merging import fitted_mixture, on_one_thread
 from facetvae.table_rules.rows import thinned
 
 # Most columns and rows in which views are looked for.
@@ -211,8 +211,8 @@ class SubspaceView:
         """With ``k`` clusters."""
         if k == self.num_clusters:
             return self
-        z = self._coordinates(fitted)
-        return replace(self, mixture=GaussianMixture(k, random_state=0).fit(z), part=np.arange(k))
+        mixture = fitted_mixture(self._coordinates(fitted), k, "full", 0)
+        return replace(self, mixture=mixture, part=np.arange(k))
 
     def responsibilities(self, fitted: Statistics, rows: Statistics) -> np.ndarray:
         """p(c given x) ``[N, K]``."""
@@ -245,7 +245,7 @@ class ColumnViews:
     @property
     def dim(self) -> int:
         """Of all views' probabilities of clusters together."""
-        return sum(view.num_clusters - 1 for view in self.views)
+        return sum(contrasts_of(view.num_clusters) for view in self.views)
 
     @property
     def evidence(self) -> str:
@@ -297,9 +297,14 @@ def _all_columns(views: Sequence[ColumnView]) -> np.ndarray:
     return np.concatenate([np.zeros(0, int), *(view.columns for view in views)])
 
 
+def contrasts_of(num_clusters: int) -> int:
+    """How many contrasts there are; a single cluster has one, which is constant."""
+    return max(1, num_clusters - 1)
+
+
 def contrasts(r: np.ndarray) -> np.ndarray:
     """Probabilities ``[N, K]`` as coordinates of the simplex that they lie in ``[N, K - 1]``."""
-    return r @ helmert(r.shape[1]).T
+    return r @ helmert(r.shape[1]).T if r.shape[1] > 1 else np.zeros_like(r)
 
 
 @on_one_thread

@@ -148,7 +148,7 @@ def _bic(z: np.ndarray, covariance: str, seed: int) -> dict[int, float]:
     """BIC by number of clusters, from 1 on."""
     z = thinned(z, MAX_ROWS).astype(float)
     numbers = [k for k in NUMBERS if k <= max(2, len(z) // ROWS_PER_COMPONENT)]
-    return {k: float(_mixture(z, k, covariance, seed).bic(z)) for k in numbers}
+    return {k: float(fitted_mixture(z, k, covariance, seed).bic(z)) for k in numbers}
 
 
 @on_one_thread
@@ -187,12 +187,13 @@ def _mixtures(z: np.ndarray, seed: int, covariance: str) -> list[tuple[float, Ga
     for k in COMPONENTS:
         if k > max(2, len(z) // ROWS_PER_COMPONENT) or _no_longer_falls([bic for bic, _ in fitted]):
             break
-        mixture = _mixture(z, k, covariance, seed)
+        mixture = fitted_mixture(z, k, covariance, seed)
         fitted.append((float(mixture.bic(z)), mixture))
     return fitted
 
 
-def _mixture(z: np.ndarray, k: int, covariance: str, seed: int) -> GaussianMixture:
+def fitted_mixture(z: np.ndarray, k: int, covariance: str, seed: int) -> GaussianMixture:
+    """The likeliest of a few mixtures of ``k`` components in ``[N, d]``."""
     starts = min(k, STARTS)  # a single component has one answer
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # BIC does not choose these

@@ -189,6 +189,8 @@ def test_numbers_of_clusters_and_facets_that_are_told() -> None:
     assert one.labels_.shape == (800, 1)
     assert one.settings_["n_clusters"] == {"facet_0": 3}
     assert one.settings_["counted"] == {"facet_0": "as given"}
+    single = MultiFacetClustering(2, n_clusters=[1, 3], random_state=0).fit(frame)
+    assert [len(own) for own in single.clusters_] == [1, 3]
     again = MultiFacetClustering(n_init=2, random_state=0).fit(frame)
     assert (again.stability_ > 0.6).all()
 
@@ -222,7 +224,6 @@ def test_networks_are_trained_where_data_are_curved(shape: str, model: str) -> N
     if model == "linear":
         asked = MultiFacetClustering(network="deep", epochs=2, random_state=0).fit(x)
         assert asked.settings_["model"] == "deep: asked for"
-        assert found.score(x) > -1e6
     else:
         kept = MultiFacetClustering(network="linear", random_state=0).fit(x)
         assert kept.settings_["model"] == "linear: asked for"

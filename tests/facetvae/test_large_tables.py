@@ -13,7 +13,7 @@ import pytest
 from sklearn.metrics import normalized_mutual_info_score
 from sklearn.neighbors import LocalOutlierFactor
 
-from facetvae.estimators import MultiFacetClustering, clustering
+from facetvae.estimators import MultiFacetClustering, clustering, linear_maps
 from facetvae.estimators.encoding import encoding_of
 from facetvae.table_rules import outliers, rows
 from facetvae.table_rules.outliers import Outliers
@@ -29,7 +29,7 @@ def many(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Sets how many rows are many."""
 
     def to(number: int) -> None:
-        for module in (rows, clustering):
+        for module in (rows, linear_maps, clustering):
             monkeypatch.setattr(module, "MANY", number)
 
     return to
