@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -64,11 +65,22 @@ from lab.protocols.common import (
     write_json,
 )
 from lab.protocols.shapes import FACTORS
-from ppl_models import MLP, MLVAE, VAE, Bernoulli, HeteroscedasticNormal, Likelihood, StridedConvNet
+from ppl_models import (
+    MLP,
+    MLVAE,
+    VAE,
+    Bernoulli,
+    HeteroscedasticNormal,
+    Likelihood,
+    Normal,
+    StridedConvNet,
+)
 from ppl_models.networks import Architecture
 
 LIKELIHOODS: dict[str, Callable[[], Likelihood]] = {
     "normal": HeteroscedasticNormal,
+    "normal_1": partial(Normal, 1.0),
+    "normal_0.3": partial(Normal, 0.3),
     "bernoulli": Bernoulli,
 }
 
