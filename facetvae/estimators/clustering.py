@@ -55,10 +55,12 @@ from facetvae.estimators.strategies import (
     LadderStrategy,
     Numbers,
     SubspaceStrategy,
+    SumStrategy,
     ViewStrategy,
     are_pictures,
     facets_found,
     numbered,
+    sums_found,
     views_found,
 )
 from facetvae.estimators.training import check_trained
@@ -507,6 +509,12 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
                 views = views_found(x, 0, view, found)
                 if views.offers(wanted):
                     return self._of_columns(views, x, names, view)
+            if unlabeled and self.encoding_.values == "embeddings":
+                adding_up = sums_found(x, 0, view, wanted)
+                if adding_up is not None:
+                    kind = partial(SumStrategy, found=adding_up, named=names is not None)
+                    names = names or facet_names(len(adding_up.numbers))
+                    return self._subspaces(kind, x, names, x.shape[1], view, SUBSPACE_STEPS)
             found = found or facets_found(x, 0, view)
             if found.offers(wanted):
                 kind = partial(CountedStrategy, found=found, named=names is not None)

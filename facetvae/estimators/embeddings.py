@@ -12,8 +12,9 @@ from sklearn.decomposition import PCA
 
 from facetvae.estimators.arrays import Reader, View
 from facetvae.estimators.encoding import Encoding
+from facetvae.table_rules.components import linear_noise
 from facetvae.table_rules.rows import some_rows
-from ppl_models import Likelihood
+from ppl_models import Likelihood, Normal
 
 # Fewest columns of embeddings, so that no ordinary table is taken for them, and how far from one
 # the length of a row may be: rounding to 16 bits moves it by less than a hundredth of this.
@@ -95,6 +96,9 @@ class EmbeddingView(View):
     def numbers(self, x: np.ndarray) -> np.ndarray:
         return x * (self.scale / self.scale[0])
 
+    def residual_scale(self, x: np.ndarray, dim: int) -> float | np.ndarray:
+        return linear_noise(x, dim)
+
 
 @dataclass(frozen=True)
 class EmbeddingReader(Reader):
@@ -104,6 +108,9 @@ class EmbeddingReader(Reader):
         self, X: np.ndarray, likelihood: Likelihood | None, rows: np.ndarray | None = None
     ) -> Encoding:
         return embedding_encoding(X)
+
+    def likelihood(self, x: np.ndarray, encoding: Encoding, dim: int) -> Likelihood:
+        return Normal(linear_noise(x, dim))
 
     def view(self, x: np.ndarray, encoding: Encoding) -> View:
         return EmbeddingView(encoding.scale)

@@ -32,6 +32,7 @@ from facetvae.table_rules.counting import FacetCount
 from facetvae.table_rules.merging import ClusterCount, likeliest_number, merged_number
 from facetvae.table_rules.rows import has_missing, in_parts, labeled, some_rows
 from facetvae.table_rules.subspaces import Subspaces, curvature_p_value, independent_subspaces
+from facetvae.table_rules.sums import FacetSum, facets_that_add_up, sum_of_facets
 from guides import FacetGuide, VaDEGuide
 from inference.initialization.mixtures import fit_mixtures
 from inference.initialization.neighbors import neighbor_clusters
@@ -284,15 +285,21 @@ class SubspaceStrategy(FitStrategy):
 
     def latents(self, x: np.ndarray, label: Labels) -> FacetGuide:
         view, some = self.chosen.view, some_rows(x)
-        subspaces = self._subspaces(x, label)
-        dims = zip([*self.names, REST], subspaces.dims, strict=False)
-        guide = self._runner({name: StandardNormal(dim) for name, dim in dims}).guide
-        set_widths(guide, subspaces.variances(view.residual_scale(some, self.dim)))
+        guide, subspaces = self._standard(x, label)
         if view.linear:
             set_linear(guide, subspaces, view.numbers(some))
         else:
             self._fit_networks(guide, lambda part: subspaces.sources(view.numbers(part)), x)
         return guide
+
+    def _standard(self, x: np.ndarray, label: Labels) -> tuple[FacetGuide, Subspaces]:
+        """A guide of the subspaces' latents, whose posteriors have their widths."""
+        subspaces = self._subspaces(x, label)
+        dims = zip([*self.names, REST], subspaces.dims, strict=False)
+        guide = self._runner({name: StandardNormal(dim) for name, dim in dims}).guide
+        scale = self.chosen.view.residual_scale(some_rows(x), self.dim)
+        set_widths(guide, subspaces.variances(scale))
+        return guide, subspaces
 
     def _fit_networks(
         self, guide: FacetGuide, sources_of: Callable[[np.ndarray], np.ndarray], x: np.ndarray
@@ -384,6 +391,60 @@ class CountedStrategy(SubspaceStrategy):
 
 
 @dataclass(frozen=True)
+class SumStrategy(SubspaceStrategy):
+    """Facets that add up in embeddings: latents are the coordinates that their clusters' means
+    span, and a latent without clusters describes what they leave.
+
+    :param found: the facets, as many as names, in the units of the encoded data.
+    :param named: whether the user gave the facets' number or names.
+    """
+
+    found: FacetSum
+    named: bool
+
+    @property
+    def found_as(self) -> str:
+        return f"facets that add up: {self.found.evidence}"
+
+    def given(self, x: np.ndarray, label: Labels, numbers: Numbers) -> SumStrategy:
+        wanted = [k or own for k, own in zip(numbers.values(), self.found.numbers, strict=True)]
+        if wanted == self.found.numbers:
+            return self
+        return replace(self, found=sums_told(x, self.chosen.seed, self.chosen.view, wanted))
+
+    def again(self, x: np.ndarray, number: int) -> FitStrategy:
+        other = cast(SumStrategy, super().again(x, number))
+        found = sums_found(x, other.chosen.seed, self.chosen.view, len(self.names))
+        return replace(other, found=found or self.found)
+
+    def latents(self, x: np.ndarray, label: Labels) -> FacetGuide:
+        guide, subspaces = self._standard(x, label)
+        set_linear(guide, subspaces, some_rows(x))
+        return guide
+
+    def numbers(self, x: np.ndarray, latents: FacetGuide, chosen: Numbers) -> Counts:
+        return {
+            name: ClusterCount(k, "as given" if chosen[name] else "stable, and likeliest by BIC")
+            for name, k in zip(self.names, self.found.numbers, strict=True)
+        }
+
+    def mixtures(
+        self, x: np.ndarray, latents: FacetGuide, numbers: Mapping[str, int], label: Labels
+    ) -> SVIRunner:
+        runner, some = self._with_mixtures(latents, numbers), some_rows(x)
+        place_components(runner, latents.embed(some), self.found.responsibilities(some))
+        return runner
+
+    def _pays(self, x: np.ndarray, label: Labels) -> tuple[bool, str]:
+        if self.chosen.deep:
+            return True, "deep: asked for"
+        return False, "linear: a sum of the facets' clusters"
+
+    def _subspaces(self, x: np.ndarray, label: Labels) -> Subspaces:
+        return self.found.subspaces
+
+
+@dataclass(frozen=True)
 class ViewStrategy(SubspaceStrategy):
     """Facets are sets of columns with a mixture in each. Latents are the probabilities of its
     clusters, as coordinates of their simplex; networks learn these, and are not trained further
@@ -448,19 +509,8 @@ class ViewStrategy(SubspaceStrategy):
     def mixtures(
         self, x: np.ndarray, latents: FacetGuide, numbers: Mapping[str, int], label: Labels
     ) -> SVIRunner:
-        """Components are placed where the views' clusters lie among the latents, with one
-        covariance: fitted anew, they would leave what columns tell.
-        """
         runner, some = self._with_mixtures(latents, numbers), some_rows(x)
-        for (name, z), r in zip(latents.embed(some).items(), self._clusters(some), strict=True):
-            rows = r.sum(0).clip(1e-6)
-            loc = r.T @ z / rows[:, None]
-            apart = z[:, None] - loc
-            within = np.einsum("nk,nki,nkj->ij", r, apart, apart) / len(z)
-            within += NARROW * np.eye(len(within))
-            covariances = np.broadcast_to(within, (len(loc), *within.shape))
-            where = torch.as_tensor(loc), torch.as_tensor(covariances.copy())
-            runner.model.mixtures[name].place(*where, torch.as_tensor(rows / len(z)))
+        place_components(runner, latents.embed(some), self._clusters(some))
         return runner
 
     def _pays(self, x: np.ndarray, label: Labels) -> tuple[bool, str]:
@@ -483,6 +533,23 @@ class ViewStrategy(SubspaceStrategy):
 
     def _sources(self, x: np.ndarray) -> np.ndarray:
         return np.concatenate([contrasts(r) for r in self._clusters(x)], 1)
+
+
+def place_components(
+    runner: SVIRunner, latents: Mapping[str, np.ndarray], clusters: Sequence[np.ndarray]
+) -> None:
+    """Components where clusters of these probabilities ``[N, K]`` lie among the facets' latents,
+    with one covariance: fitted anew, they would leave what columns tell.
+    """
+    for (name, z), r in zip(latents.items(), clusters, strict=False):
+        rows = r.sum(0).clip(1e-6)
+        loc = r.T @ z / rows[:, None]
+        apart = z[:, None] - loc
+        within = np.einsum("nk,nki,nkj->ij", r, apart, apart) / len(z)
+        within += NARROW * np.eye(len(within))
+        covariances = np.broadcast_to(within, (len(loc), *within.shape))
+        where = torch.as_tensor(loc), torch.as_tensor(covariances.copy())
+        runner.model.mixtures[name].place(*where, torch.as_tensor(rows / len(z)))
 
 
 def views_found(x: np.ndarray, seed: int, view: View, count: FacetCount | None) -> ColumnViews:
@@ -515,6 +582,19 @@ def views_found(x: np.ndarray, seed: int, view: View, count: FacetCount | None) 
         for facet, maps in zip(count.facets, count.subspaces.maps, strict=True)
     ]
     return replace(found, views=[*instead, *found.of_codes] if found.of_codes else [])
+
+
+def sums_found(x: np.ndarray, seed: int, view: View, number: int | None) -> FacetSum | None:
+    """Facets that add up in embeddings, so many or at most two; ``None`` if there are none."""
+    unit = view.numbers(np.ones((1, x.shape[1])))[0]
+    found = facets_that_add_up(some_rows(x, seed) * unit, number, seed)
+    return found and found.divided_by(unit)
+
+
+def sums_told(x: np.ndarray, seed: int, view: View, numbers: Sequence[int]) -> FacetSum:
+    """The likeliest sum of facets with so many clusters each."""
+    unit = view.numbers(np.ones((1, x.shape[1])))[0]
+    return sum_of_facets(some_rows(x, seed) * unit, numbers, seed).divided_by(unit)
 
 
 def facets_found(x: np.ndarray, seed: int, view: View) -> FacetCount:

@@ -1,0 +1,308 @@
+"""Facets that add up: rows are sums of a vector for each facet, by its cluster, and normal noise
+(factorial learning: Ghahramani, *Factorial learning and the EM algorithm*, 1995).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations, permutations
+
+import numpy as np
+from scipy.special import logsumexp
+from scipy.stats import entropy
+from sklearn.cluster import KMeans
+from sklearn.metrics import adjusted_rand_score
+
+from facetvae.table_rules.grids import shared_information
+from facetvae.table_rules.merging import on_one_thread
+from facetvae.table_rules.rows import thinned
+from facetvae.table_rules.subspaces import Subspaces
+
+# Most rows that are looked at.
+MAX_ROWS = 5000
+# Most facets that are looked for, most clusters of the first and of each further one, and fewest
+# rows for each.
+FACETS, MOST, MOST_FURTHER, FEWEST = 2, 12, 8, 15
+# Mean adjusted Rand index between fits from which on clusters are stable; halves of the rows, and
+# starts, that are compared.
+STABLE, HALVES, STARTS, FITS = 0.8, 5, 4, 10
+# Largest share of the smaller entropy that two facets may have in common.
+SHARED = 0.15
+# Share of the rows' variance that is added to the noise's; a row's certainty in its first cluster.
+LEAST_NOISE, CERTAIN = 1e-6, 0.9
+# Steps of EM, and the gain in nats per row that ends them.
+STEPS, CONVERGED = 100, 1e-3
+# Standard errors by which a facet makes held-out rows likelier.
+LIKELIER = 2.0
+
+
+@dataclass(frozen=True)
+class FacetSum:
+    """A mixture whose components are all combinations of the facets' clusters.
+
+    :ivar loc: ``[D]``.
+    :ivar means: of each facet's clusters ``[K_j, D]``, with mean 0 over the rows.
+    :ivar weights: of each facet's clusters ``[K_j]``.
+    :ivar covariance: of the noise ``[D, D]``.
+    """
+
+    loc: np.ndarray
+    means: list[np.ndarray]
+    weights: list[np.ndarray]
+    covariance: np.ndarray
+
+    @property
+    def numbers(self) -> list[int]:
+        return list(map(len, self.weights))
+
+    def log_joint(self, x: np.ndarray) -> np.ndarray:
+        """log p(x, all clusters) of rows ``[N, D]``: ``[N, K_1, ..., K_J]``, in nats."""
+        root = np.linalg.cholesky(np.linalg.inv(self.covariance))
+        rows, means = (x - self.loc) @ root, _cells(self.means) @ root
+        apart = (rows**2).sum(1)[:, None] + (means**2).sum(1) - 2 * rows @ means.T
+        volume = np.log(np.diag(root)).sum() - len(root) / 2 * np.log(2 * np.pi)
+        prior = _cells([np.log(weights)[:, None] for weights in self.weights])[:, 0]
+        return (volume + prior - apart / 2).reshape(-1, *self.numbers)
+
+    def log_density(self, x: np.ndarray) -> np.ndarray:
+        return logsumexp(self.log_joint(x).reshape(len(x), -1), axis=1)
+
+    @property
+    def evidence(self) -> str:
+        """What was found, in words."""
+        each = ", ".join(map(str, self.numbers))
+        return f"{each} clusters, each facet making held-out rows likelier"
+
+    def bic(self, x: np.ndarray) -> float:
+        (N, D), clusters = x.shape, sum(self.numbers) - len(self.numbers)
+        free = clusters * (D + 1) + D + D * (D + 1) / 2
+        return float(free * np.log(N) - 2 * self.log_density(x).sum())
+
+    def responsibilities(self, x: np.ndarray) -> list[np.ndarray]:
+        """p(cluster given x) of each facet ``[N, K_j]``."""
+        return _of_each(_posterior(self.log_joint(x)))
+
+    def labels(self, x: np.ndarray) -> list[np.ndarray]:
+        return [r.argmax(1) for r in self.responsibilities(x)]
+
+    def divided_by(self, unit: np.ndarray) -> FacetSum:
+        """The same for rows in other units: those here are rows times ``unit`` ``[D]``."""
+        means, covariance = [m / unit for m in self.means], self.covariance / np.outer(unit, unit)
+        return FacetSum(self.loc / unit, means, self.weights, covariance)
+
+    def reordered(self, order: Sequence[int]) -> FacetSum:
+        means, weights = [self.means[j] for j in order], [self.weights[j] for j in order]
+        return FacetSum(self.loc, means, weights, self.covariance)
+
+    @property
+    def subspaces(self) -> Subspaces:
+        """Of each facet the coordinates that its clusters' means span, and of what they leave
+        those in which the noise is independent of theirs.
+        """
+        root = np.linalg.inv(np.linalg.cholesky(self.covariance))
+        turned = [m @ root.T for m in self.means]  # the noise's covariance is 1
+        spans = [np.linalg.svd(m, full_matrices=False)[2][: max(1, len(m) - 1)] for m in turned]
+        own = np.linalg.pinv(np.concatenate(spans))
+        both = np.linalg.svd(own.T, full_matrices=True)[2]
+        maps = np.split(own.T, np.cumsum([len(s) for s in spans])[:-1])
+        rest = both[len(own.T) :]
+        return Subspaces(self.loc, [m @ root for m in [*maps, *([rest] if len(rest) else [])]])
+
+
+def _cells(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Sums of one row of each part, for all combinations ``[K_1 ... K_J, D]``."""
+    total = parts[0]
+    for part in parts[1:]:
+        total = (total[:, None] + part).reshape(-1, part.shape[1])
+    return total
+
+
+def _posterior(log_joint: np.ndarray) -> np.ndarray:
+    flat = log_joint.reshape(len(log_joint), -1)
+    return np.exp(flat - logsumexp(flat, axis=1, keepdims=True)).reshape(log_joint.shape)
+
+
+def _of_each(q: np.ndarray) -> list[np.ndarray]:
+    """Of each facet, from the posterior of all clusters ``[N, K_1, ..., K_J]``."""
+    J = q.ndim - 1
+    return [q.sum(tuple(a for a in range(1, J + 1) if a != j + 1)) for j in range(J)]
+
+
+def _maximized(x: np.ndarray, q: np.ndarray) -> FacetSum:
+    """The likeliest sum for clusters of these probabilities: a linear regression on them."""
+    each, (N, D) = _of_each(q), x.shape
+    loc = x.mean(0)
+    centered, design = x - loc, np.concatenate(each, 1)
+    ends = np.cumsum([r.shape[1] for r in each])[:-1]
+    # Products of two facets' clusters need their joint posterior.
+    numbers = q.shape[1:]
+    ones = _one_hot(numbers)
+    cells = q.reshape(N, -1).sum(0)
+    gram = (ones * cells[:, None]).T @ ones
+    back = np.linalg.lstsq(gram, design.T @ centered, rcond=None)[0]
+    left = centered.T @ centered - back.T @ gram @ back
+    covariance = left / N + LEAST_NOISE * centered.var(0).mean() * np.eye(D)
+    counts = np.split(np.diag(gram), ends)
+    weights = [(c + 1) / (c + 1).sum() for c in counts]
+    means = [m - c @ m / N for c, m in zip(counts, np.split(back, ends), strict=True)]
+    return FacetSum(loc, means, weights, (covariance + covariance.T) / 2)
+
+
+def _one_hot(numbers: Sequence[int]) -> np.ndarray:
+    """Which clusters each combination consists of ``[K_1 ... K_J, K_1 + ... + K_J]``."""
+    grids = np.indices(numbers).reshape(len(numbers), -1)
+    return np.concatenate([np.eye(k)[g] for k, g in zip(numbers, grids, strict=True)], 1)
+
+
+def _fitted(x: np.ndarray, labels: Sequence[np.ndarray], numbers: Sequence[int]) -> FacetSum:
+    """By EM, from clusters ``[N]`` of each facet."""
+    q = np.ones((len(x), 1))
+    for label, k in zip(labels, numbers, strict=True):
+        r = (1 - CERTAIN) / k + CERTAIN * np.eye(k)[label]
+        q = (q[:, :, None] * r[:, None]).reshape(len(x), -1)
+    q, last = q.reshape(len(x), *numbers), -np.inf
+    for _ in range(STEPS):
+        found = _maximized(x, q)
+        joint = found.log_joint(x)
+        value = logsumexp(joint.reshape(len(x), -1), axis=1).mean()
+        if value - last < CONVERGED:
+            break
+        q, last = _posterior(joint), value
+    return found
+
+
+def _clusters_beside(x: np.ndarray, means: Sequence[np.ndarray], k: int, seed: int) -> np.ndarray:
+    """Of k-means, in what the directions of other facets' means leave of rows ``[N, D]``."""
+    left = x - x.mean(0)
+    for other in means:
+        spanned = np.linalg.svd(other, full_matrices=False)[2][: max(1, len(other) - 1)]
+        left = left - left @ spanned.T @ spanned
+    return KMeans(k, n_init=FITS, random_state=seed).fit(left).labels_
+
+
+def _starts(x: np.ndarray, numbers: Sequence[int], seed: int) -> list[FacetSum]:
+    """One facet after the other, each from clusters beside those before."""
+    found = []
+    for i in range(STARTS):
+        each = None
+        for k in numbers:
+            each = _with_one_more(x, each, k, seed + i)
+        found.append(each)
+    return found
+
+
+def _beside(x: np.ndarray, found: FacetSum, k: int, seed: int) -> list[FacetSum]:
+    """From several starts of a further facet."""
+    return [_with_one_more(x, found, k, seed + i) for i in range(STARTS)]
+
+
+def _with_one_more(x: np.ndarray, found: FacetSum | None, k: int, seed: int) -> FacetSum:
+    labels, means = (found.labels(x), found.means) if found else ([], [])
+    more = [*labels, _clusters_beside(x, means, k, seed)]
+    return _fitted(x, more, [*map(len, means), k])
+
+
+def _likeliest(sums: Sequence[FacetSum], x: np.ndarray) -> FacetSum:
+    return max(sums, key=lambda each: each.log_density(x).mean())
+
+
+@on_one_thread
+def sum_of_facets(x: np.ndarray, numbers: Sequence[int], seed: int = 0) -> FacetSum:
+    """Facets with so many clusters each for ``x`` ``[N, D]``: of sums from starts in all orders of
+    the facets, the likeliest of those whose facets tell little of each other, or the one whose
+    facets tell least.
+    """
+    rows, found = thinned(x, MAX_ROWS), []
+    for order in set(permutations(range(len(numbers)))):
+        back = np.argsort(order)
+        asked = [numbers[j] for j in order]
+        found += [each.reordered(back) for each in _starts(rows, asked, seed)]
+    shared = [_shared(each.labels(rows)) for each in found]
+    least = max(SHARED, min(shared))
+    return _likeliest([s for s, of in zip(found, shared, strict=True) if of <= least], rows)
+
+
+@on_one_thread
+def facets_that_add_up(x: np.ndarray, number: int | None = None, seed: int = 0) -> FacetSum | None:
+    """Facets by how many clusters they have: of the first the numbers count that halves of the rows
+    agree on, of each further one those that starts agree on and that tell little of the facets
+    before, and the lowest BIC decides. A facet makes held-out rows likelier by two standard errors;
+    the first that is found is the last. ``None`` if there is none.
+
+    :param x: ``[N, D]``, in proportions that k-means can see.
+    :param number: of facets, if it is known; else there are at most two.
+    """
+    rows = thinned(x, MAX_ROWS)
+    if len(rows) < 4 * FEWEST:
+        return None
+    found = _most_stable(rows, seed)
+    if number is None and not _is_likelier(rows, found.numbers, [1], seed):
+        return None
+    while len(found.numbers) < (number or FACETS):
+        more = _further(rows, found, seed)
+        if number is not None:
+            more = more or _likeliest(_beside(rows, found, 2, seed), rows)
+        elif more is None or not _is_likelier(rows, more.numbers, found.numbers, seed):
+            break
+        found = more
+    return found.reordered(range(len(found.numbers))[::-1])
+
+
+def _most_stable(x: np.ndarray, seed: int) -> FacetSum:
+    """Of the numbers of clusters of which k-means finds the same in halves of the rows, the one
+    with the lowest BIC.
+    """
+    agreement = {
+        k: np.mean(list(_between_halves(x, k, seed)))
+        for k in range(2, min(MOST, len(x) // (2 * FEWEST)) + 1)
+    }
+    least = min(STABLE, max(agreement.values()))
+    stable = [k for k, value in agreement.items() if value >= least]
+    sums = [_likeliest(_starts(x, [k], seed), x) for k in stable]
+    return min(sums, key=lambda each: each.bic(x))
+
+
+def _between_halves(x: np.ndarray, k: int, seed: int) -> Iterator[float]:
+    rng = np.random.default_rng(seed)
+    for i in range(HALVES):
+        halves = np.array_split(rng.permutation(len(x)), 2)
+        fits = [KMeans(k, n_init=3, random_state=i).fit(x[half]) for half in halves]
+        yield adjusted_rand_score(*(fit.predict(x) for fit in fits))
+
+
+def _further(x: np.ndarray, found: FacetSum, seed: int) -> FacetSum | None:
+    """With one facet more; ``None`` if starts agree on no clusters that are independent."""
+    best = []
+    for k in range(2, min(MOST_FURTHER, len(x) // (2 * FEWEST)) + 1):
+        sums = _beside(x, found, k, seed)
+        labels = [each.labels(x)[-1] for each in sums]
+        agreement = np.mean([adjusted_rand_score(a, b) for a, b in combinations(labels, 2)])
+        likeliest = _likeliest(sums, x)
+        if agreement >= STABLE and _shared(likeliest.labels(x)) <= SHARED:
+            best.append(likeliest)
+    return min(best, key=lambda each: each.bic(x), default=None)
+
+
+def _shared(labels: Sequence[np.ndarray]) -> float:
+    """The most that two facets have in common, as a share of the smaller entropy."""
+    pairs = combinations(labels, 2)
+    return max((_share(*pair) for pair in pairs), default=0.0)
+
+
+def _share(a: np.ndarray, b: np.ndarray) -> float:
+    least = min(entropy(np.bincount(a)), entropy(np.bincount(b)))
+    return float(shared_information([a, b]) / least) if least else 0.0
+
+
+def _is_likelier(x: np.ndarray, more: Sequence[int], fewer: Sequence[int], seed: int) -> bool:
+    """Whether a half of the rows makes the others likelier with more facets than with fewer."""
+    halves = np.array_split(np.random.default_rng(seed).permutation(len(x)), 2)
+    gain = np.concatenate(
+        [
+            _likeliest(_starts(x[a], more, seed), x[a]).log_density(x[b])
+            - _likeliest(_starts(x[a], fewer, seed), x[a]).log_density(x[b])
+            for a, b in (halves, halves[::-1])
+        ]
+    )
+    return bool(gain.mean() > LIKELIER * gain.std() / np.sqrt(len(gain)))
