@@ -509,12 +509,11 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
                 views = views_found(x, 0, view, found)
                 if views.offers(wanted):
                     return self._of_columns(views, x, names, view)
-            if unlabeled and self.encoding_.values == "embeddings":
-                adding_up = sums_found(x, 0, view, wanted)
-                if adding_up is not None:
-                    kind = partial(SumStrategy, found=adding_up, named=names is not None)
-                    names = names or facet_names(len(adding_up.numbers))
-                    return self._subspaces(kind, x, names, x.shape[1], view, SUBSPACE_STEPS)
+            sums = sums_found(x, 0, view, wanted) if unlabeled and self._are_embeddings else None
+            if sums is not None:
+                adding = partial(SumStrategy, found=sums)
+                own = names or facet_names(len(sums.numbers))
+                return self._subspaces(adding, x, own, x.shape[1], view, SUBSPACE_STEPS[1:])
             found = found or facets_found(x, 0, view)
             if found.offers(wanted):
                 kind = partial(CountedStrategy, found=found, named=names is not None)
@@ -529,6 +528,10 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     def _has_columns(self) -> bool:
         """Whether columns are the user's own, and not principal components or words."""
         return self.encoding_.values in ("real", "columns")
+
+    @property
+    def _are_embeddings(self) -> bool:
+        return self.encoding_.values == "embeddings"
 
     def _of_columns(
         self, views: ColumnViews, x: np.ndarray, names: Names, view: View

@@ -32,7 +32,13 @@ from facetvae.table_rules.counting import FacetCount
 from facetvae.table_rules.merging import ClusterCount, likeliest_number, merged_number
 from facetvae.table_rules.rows import has_missing, in_parts, labeled, some_rows
 from facetvae.table_rules.subspaces import Subspaces, curvature_p_value, independent_subspaces
-from facetvae.table_rules.sums import FacetSum, facets_that_add_up, sum_of_facets
+from facetvae.table_rules.sums import (
+    MOST_FACETS,
+    FacetSum,
+    enough,
+    facets_that_add_up,
+    sum_of_facets,
+)
 from guides import FacetGuide, VaDEGuide
 from inference.initialization.mixtures import fit_mixtures
 from inference.initialization.neighbors import neighbor_clusters
@@ -396,11 +402,9 @@ class SumStrategy(SubspaceStrategy):
     span, and a latent without clusters describes what they leave.
 
     :param found: the facets, as many as names, in the units of the encoded data.
-    :param named: whether the user gave the facets' number or names.
     """
 
     found: FacetSum
-    named: bool
 
     @property
     def found_as(self) -> str:
@@ -431,7 +435,7 @@ class SumStrategy(SubspaceStrategy):
     def mixtures(
         self, x: np.ndarray, latents: FacetGuide, numbers: Mapping[str, int], label: Labels
     ) -> SVIRunner:
-        runner, some = self._with_mixtures(latents, numbers), some_rows(x)
+        runner, some = self._with_mixtures(latents, numbers), enough(x, self.found.numbers)
         place_components(runner, latents.embed(some), self.found.responsibilities(some))
         return runner
 
@@ -586,6 +590,8 @@ def views_found(x: np.ndarray, seed: int, view: View, count: FacetCount | None) 
 
 def sums_found(x: np.ndarray, seed: int, view: View, number: int | None) -> FacetSum | None:
     """Facets that add up in embeddings, so many or at most two; ``None`` if there are none."""
+    if number is not None and number > MOST_FACETS:
+        return None
     unit = view.numbers(np.ones((1, x.shape[1])))[0]
     found = facets_that_add_up(some_rows(x, seed) * unit, number, seed)
     return found and found.divided_by(unit)

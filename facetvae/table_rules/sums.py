@@ -4,29 +4,34 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, permutations
+from math import prod
+from statistics import fmean
 
 import numpy as np
 from scipy.special import logsumexp
 from scipy.stats import entropy
 from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
 
-from facetvae.table_rules.grids import shared_information
+from facetvae.table_rules.grids import grid_of, shared_information
 from facetvae.table_rules.merging import on_one_thread
 from facetvae.table_rules.rows import thinned
 from facetvae.table_rules.subspaces import Subspaces
 
-# Most rows that are looked at.
-MAX_ROWS = 5000
-# Most facets that are looked for, most clusters of the first and of each further one, and fewest
-# rows for each.
-FACETS, MOST, MOST_FURTHER, FEWEST = 2, 12, 8, 15
-# Mean adjusted Rand index between fits from which on clusters are stable; halves of the rows, and
-# starts, that are compared.
-STABLE, HALVES, STARTS, FITS = 0.8, 5, 4, 10
+# Most rows, and rows times combinations of clusters, that are looked at; the least of the former.
+MAX_ROWS, MOST_WORK, LEAST_ROWS = 5000, 10_000_000, 1000
+# Most facets whose number is known, and unknown.
+MOST_FACETS, FACETS = 3, 2
+# Most clusters of the first facet and of each further one; fewest rows for each.
+MOST, MOST_FURTHER, FEWEST = 20, 8, 15
+# Mean adjusted Rand index between fits from which on clusters are stable; pairs of halves, and
+# starts, that are compared; and fits of k-means in each start and half.
+STABLE, HALVES, STARTS, FITS, FEW_FITS = 0.8, 5, 4, 10, 3
 # Largest share of the smaller entropy that two facets may have in common.
 SHARED = 0.15
 # Share of the rows' variance that is added to the noise's; a row's certainty in its first cluster.
@@ -102,12 +107,17 @@ class FacetSum:
         """
         root = np.linalg.inv(np.linalg.cholesky(self.covariance))
         turned = [m @ root.T for m in self.means]  # the noise's covariance is 1
-        spans = [np.linalg.svd(m, full_matrices=False)[2][: max(1, len(m) - 1)] for m in turned]
+        spans = [_spanned(m, len(root) // len(turned)) for m in turned]
         own = np.linalg.pinv(np.concatenate(spans))
         both = np.linalg.svd(own.T, full_matrices=True)[2]
         maps = np.split(own.T, np.cumsum([len(s) for s in spans])[:-1])
         rest = both[len(own.T) :]
         return Subspaces(self.loc, [m @ root for m in [*maps, *([rest] if len(rest) else [])]])
+
+
+def _spanned(means: np.ndarray, most: int) -> np.ndarray:
+    """The directions, at most so many, in which means ``[K, D]`` differ: ``[d, D]``."""
+    return np.linalg.svd(means, full_matrices=False)[2][: max(1, min(len(means) - 1, most))]
 
 
 def _cells(parts: Sequence[np.ndarray]) -> np.ndarray:
@@ -176,19 +186,23 @@ def _clusters_beside(x: np.ndarray, means: Sequence[np.ndarray], k: int, seed: i
     """Of k-means, in what the directions of other facets' means leave of rows ``[N, D]``."""
     left = x - x.mean(0)
     for other in means:
-        spanned = np.linalg.svd(other, full_matrices=False)[2][: max(1, len(other) - 1)]
+        spanned = _spanned(other, x.shape[1])
         left = left - left @ spanned.T @ spanned
-    return KMeans(k, n_init=FITS, random_state=seed).fit(left).labels_
+    return _k_means(left, k, FITS, seed).labels_
+
+
+def _k_means(x: np.ndarray, k: int, fits: int, seed: int) -> KMeans:
+    with warnings.catch_warnings():  # of equal rows
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return KMeans(k, n_init=fits, random_state=seed).fit(x)
 
 
 def _starts(x: np.ndarray, numbers: Sequence[int], seed: int) -> list[FacetSum]:
     """One facet after the other, each from clusters beside those before."""
-    found = []
-    for i in range(STARTS):
-        each = None
-        for k in numbers:
-            each = _with_one_more(x, each, k, seed + i)
-        found.append(each)
+    first, *others = numbers
+    found = [_with_one_more(x, None, first, seed + i) for i in range(STARTS)]
+    for k in others:
+        found = [_with_one_more(x, each, k, seed + i) for i, each in enumerate(found)]
     return found
 
 
@@ -207,15 +221,20 @@ def _likeliest(sums: Sequence[FacetSum], x: np.ndarray) -> FacetSum:
     return max(sums, key=lambda each: each.log_density(x).mean())
 
 
+def enough(x: np.ndarray, numbers: Sequence[int]) -> np.ndarray:
+    """Rows of ``x``, fewer if there are many combinations of clusters."""
+    return thinned(x, min(MAX_ROWS, max(LEAST_ROWS, MOST_WORK // prod(numbers))))
+
+
 @on_one_thread
 def sum_of_facets(x: np.ndarray, numbers: Sequence[int], seed: int = 0) -> FacetSum:
     """Facets with so many clusters each for ``x`` ``[N, D]``: of sums from starts in all orders of
     the facets, the likeliest of those whose facets tell little of each other, or the one whose
     facets tell least.
     """
-    rows, found = thinned(x, MAX_ROWS), []
+    rows, found = enough(x, numbers), []
     for order in set(permutations(range(len(numbers)))):
-        back = np.argsort(order)
+        back = np.argsort(order).tolist()
         asked = [numbers[j] for j in order]
         found += [each.reordered(back) for each in _starts(rows, asked, seed)]
     shared = [_shared(each.labels(rows)) for each in found]
@@ -225,20 +244,22 @@ def sum_of_facets(x: np.ndarray, numbers: Sequence[int], seed: int = 0) -> Facet
 
 @on_one_thread
 def facets_that_add_up(x: np.ndarray, number: int | None = None, seed: int = 0) -> FacetSum | None:
-    """Facets by how many clusters they have: of the first the numbers count that halves of the rows
-    agree on, of each further one those that starts agree on and that tell little of the facets
-    before, and the lowest BIC decides. A facet makes held-out rows likelier by two standard errors;
-    the first that is found is the last. ``None`` if there is none.
+    """Facets and their numbers of clusters: of the first those numbers count that halves of the
+    rows agree on, of each further one those that starts agree on and that tell little of the facets
+    before, and the lowest BIC decides; clusters in a grid are two facets. A facet makes held-out
+    rows likelier by two standard errors; the first that is found is the last. ``None`` if there is
+    none.
 
     :param x: ``[N, D]``, in proportions that k-means can see.
     :param number: of facets, if it is known; else there are at most two.
     """
     rows = thinned(x, MAX_ROWS)
-    if len(rows) < 4 * FEWEST:
+    if len(rows) < 4 * FEWEST or not (rows.std(0) > 0).all():
         return None
     found = _most_stable(rows, seed)
     if number is None and not _is_likelier(rows, found.numbers, [1], seed):
         return None
+    found = _grid_apart(rows, found, seed)
     while len(found.numbers) < (number or FACETS):
         more = _further(rows, found, seed)
         if number is not None:
@@ -253,21 +274,29 @@ def _most_stable(x: np.ndarray, seed: int) -> FacetSum:
     """Of the numbers of clusters of which k-means finds the same in halves of the rows, the one
     with the lowest BIC.
     """
-    agreement = {
-        k: np.mean(list(_between_halves(x, k, seed)))
-        for k in range(2, min(MOST, len(x) // (2 * FEWEST)) + 1)
-    }
+    numbers = range(2, min(MOST, len(x) // (2 * FEWEST)) + 1)
+    agreement = {k: fmean(_between_halves(x, k, seed)) for k in numbers}
     least = min(STABLE, max(agreement.values()))
     stable = [k for k, value in agreement.items() if value >= least]
     sums = [_likeliest(_starts(x, [k], seed), x) for k in stable]
     return min(sums, key=lambda each: each.bic(x))
 
 
+def _grid_apart(x: np.ndarray, found: FacetSum, seed: int) -> FacetSum:
+    """Clusters that are all combinations of two groupings are two facets."""
+    root = np.linalg.cholesky(np.linalg.inv(found.covariance))
+    grid = grid_of(found.means[0] @ root, seed)
+    if grid is None:
+        return found
+    (label,) = found.labels(x)
+    return _fitted(x, [part[label] for part in grid], [part.max() + 1 for part in grid])
+
+
 def _between_halves(x: np.ndarray, k: int, seed: int) -> Iterator[float]:
     rng = np.random.default_rng(seed)
     for i in range(HALVES):
         halves = np.array_split(rng.permutation(len(x)), 2)
-        fits = [KMeans(k, n_init=3, random_state=i).fit(x[half]) for half in halves]
+        fits = [_k_means(x[half], k, FEW_FITS, i) for half in halves]
         yield adjusted_rand_score(*(fit.predict(x) for fit in fits))
 
 
@@ -277,7 +306,7 @@ def _further(x: np.ndarray, found: FacetSum, seed: int) -> FacetSum | None:
     for k in range(2, min(MOST_FURTHER, len(x) // (2 * FEWEST)) + 1):
         sums = _beside(x, found, k, seed)
         labels = [each.labels(x)[-1] for each in sums]
-        agreement = np.mean([adjusted_rand_score(a, b) for a, b in combinations(labels, 2)])
+        agreement = fmean(adjusted_rand_score(a, b) for a, b in combinations(labels, 2))
         likeliest = _likeliest(sums, x)
         if agreement >= STABLE and _shared(likeliest.labels(x)) <= SHARED:
             best.append(likeliest)

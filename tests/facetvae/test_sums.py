@@ -1,0 +1,121 @@
+"""Facets that add up: the density, what EM finds, and how facets and clusters are counted."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy.special import logsumexp
+from scipy.stats import multivariate_normal
+from sklearn.metrics import normalized_mutual_info_score
+
+from facetvae.estimators import MultiFacetClustering
+from facetvae.table_rules.sums import FacetSum, facets_that_add_up, sum_of_facets
+from lab.protocols.embeddings import drawn_embeddings
+
+
+def drawn(
+    n: int, numbers: tuple[int, ...], seed: int, size: float = 3.0
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Rows of 8 numbers that are sums, with noise that is correlated."""
+    rng = np.random.default_rng(seed)
+    labels = [rng.integers(k, size=n) for k in numbers]
+    means = [size * rng.normal(size=(k, 8)) for k in numbers]
+    noise = rng.normal(size=(n, 8)) @ (np.eye(8) + 0.3 * rng.normal(size=(8, 8)))
+    return sum(m[own] for m, own in zip(means, labels, strict=True)) + noise, labels
+
+
+def agreement(found: list[np.ndarray], labels: list[np.ndarray]) -> list[float]:
+    """Of each labeling with the facet that shares most with it."""
+    return [max(normalized_mutual_info_score(own, each) for each in found) for own in labels]
+
+
+def test_a_density_is_that_of_all_combinations() -> None:
+    """The mixture of Ghahramani (1995), Eq. 2 and 3, with SciPy's normals."""
+    rng = np.random.default_rng(0)
+    means = [rng.normal(size=(k, 4)) for k in (2, 3)]
+    weights = [rng.dirichlet(np.ones(k)) for k in (2, 3)]
+    root = rng.normal(size=(4, 4))
+    found = FacetSum(rng.normal(size=4), means, weights, root @ root.T + np.eye(4))
+    x = rng.normal(size=(5, 4))
+    expected = np.stack(
+        [
+            np.log(weights[0][i] * weights[1][j])
+            + multivariate_normal(found.loc + means[0][i] + means[1][j], found.covariance).logpdf(x)
+            for i, j in product(range(2), range(3))
+        ],
+        1,
+    )
+    np.testing.assert_allclose(found.log_joint(x).reshape(5, 6), expected, rtol=1e-9)
+    np.testing.assert_allclose(found.log_density(x), logsumexp(expected, 1), rtol=1e-9)
+    for own, axis in zip(found.responsibilities(x), (2, 1), strict=True):
+        p = np.exp(expected - logsumexp(expected, 1, keepdims=True)).reshape(5, 2, 3)
+        np.testing.assert_allclose(own, p.sum(axis), atol=1e-9)
+    unit = rng.uniform(0.5, 2, 4)
+    moved = found.divided_by(unit).log_density(x / unit) - np.log(unit).sum()
+    np.testing.assert_allclose(moved, found.log_density(x), rtol=1e-9)
+
+
+def test_coordinates_of_a_facet_know_nothing_of_the_others() -> None:
+    """In each facet's coordinates the other's means are 0, and the rest's noise is uncorrelated
+    with them.
+    """
+    x, _ = drawn(800, (3, 2), seed=1)
+    found = sum_of_facets(x, [3, 2])
+    first, second, rest = found.subspaces.maps
+    assert [len(first), len(second), len(rest)] == [2, 1, 5]
+    np.testing.assert_allclose(first @ found.means[1].T, 0, atol=1e-8)
+    np.testing.assert_allclose(second @ found.means[0].T, 0, atol=1e-8)
+    np.testing.assert_allclose(rest @ np.concatenate(found.means).T, 0, atol=1e-8)
+    np.testing.assert_allclose(rest @ found.covariance @ rest.T, np.eye(5), atol=1e-8)
+    both = np.concatenate([first, second])
+    np.testing.assert_allclose(rest @ found.covariance @ both.T, 0, atol=1e-8)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_labelings_are_found_told_and_untold(seed: int) -> None:
+    x, labels = drawn(900, (4, 3), seed)
+    told, untold = sum_of_facets(x, [4, 3]), facets_that_add_up(x)
+    assert told.numbers == [4, 3]
+    assert min(agreement(told.labels(x), labels)) > 0.9
+    assert untold is not None
+    assert len(untold.numbers) == 2
+    assert min(agreement(untold.labels(x), labels)) > 0.8
+
+
+def test_there_may_be_one_facet_or_none() -> None:
+    """Of four draws each; a rule that called chance a facet half the time would pass once in 16."""
+    for seed in range(4):
+        x, labels = drawn(400, (3,), seed)
+        found = facets_that_add_up(x)
+        assert found is not None
+        assert found.numbers == [3], seed
+        assert agreement(found.labels(x), labels)[0] > 0.9
+        assert facets_that_add_up(drawn(400, (3,), seed, size=0.0)[0]) is None, seed
+    assert facets_that_add_up(np.ones((100, 3))) is None
+    assert facets_that_add_up(np.random.default_rng(0).normal(size=(50, 3))) is None, "few rows"
+
+
+def test_clusters_of_embeddings_may_be_more_than_directions() -> None:
+    rows = drawn_embeddings(200, (3, 2), (0.3, 0.2), width=64, decay=0.5, seed=1).x
+    found = MultiFacetClustering(2, n_clusters=[9, 8], random_state=0).fit(rows)
+    assert found.settings_["start"] == "SumStrategy"
+    assert found.predict(rows).shape == (200, 2)
+    assert np.isfinite(found.score(rows))
+
+
+def test_a_fit_is_that_of_the_sum() -> None:
+    """Its clusters are those of the start, and its bound is near the start's exact density."""
+    embedded = drawn_embeddings(400, (3, 2), (0.3, 0.2), width=64, decay=0.5, seed=2)
+    found = MultiFacetClustering(random_state=0).fit(embedded.x)
+    assert found.settings_["model"].startswith("linear")
+    assert min(agreement(list(found.labels_.T), embedded.labels)) > 0.9
+    x = found.encode(embedded.x).astype(float)
+    view = found.reader_.view(x, found.encoding_)
+    unit = view.numbers(np.ones((1, x.shape[1])))[0]
+    start = facets_that_add_up(x * unit).divided_by(unit)
+    for own, label in zip(found.labels_.T, start.labels(x), strict=True):
+        assert normalized_mutual_info_score(own, label) > 0.97
+    exact = start.log_density(x).mean() - found.encoding_.log_volume(embedded.x).mean()
+    assert exact - 2 < found.score(embedded.x) < exact + 0.1
