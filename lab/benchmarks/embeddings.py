@@ -2,20 +2,20 @@ r"""Two labelings in embeddings: rows of length one, as encoders of texts and im
 
     OMP_NUM_THREADS=1 python -m lab.benchmarks.embeddings --seeds 100 110 \
         --out runs/embeddings.jsonl
-    OMP_NUM_THREADS=1 python -m lab.benchmarks.embeddings --levels docstrings --seeds 100 103 \
-        --out runs/docstrings.jsonl
+    OMP_NUM_THREADS=1 python -m lab.benchmarks.embeddings --texts runs/events.npz --seeds 0 10 \
+        --out runs/events.jsonl
 
 Simulated ones (`lab.protocols.embeddings`) have 1,000 to 4,000 rows and two labelings of three to
-eight clusters; "docstrings" are of real texts: docstrings of classes and functions of three
-packages, as latent semantic analysis embeds them (tf-idf, truncated SVD), with two labelings,
-the package and whether it is a class.
+eight clusters; those of real texts come from `lab.benchmarks.embed_texts`, always the same rows,
+and seeds are those of the methods.
 
-"ours" is MultiFacetClustering, given nothing; "ours, as a table" the same for rows of length two,
-which are no embeddings: columns standardized one by one. The others are told the number of clusters
-of each labeling in turn: scikit-learn's KMeans and GaussianMixture (in 50 principal components),
-spherical k-means, and clusters of neighbors (`inference.neighbor_clusters`; between rows of length
-one the Euclidean order is that of cosines). A labeling's score is its normalized mutual
-information with the facet that it shares most with.
+"ours" is MultiFacetClustering, given nothing; "ours, told" given the numbers of clusters. The
+others are told these as well: "residual KMeans" (k-means, the directions of its centers projected
+out, k-means again) and NrKmeans (Mautz et al., 2020; of ClustPy, with a noise space, on 30
+principal components) both together; KMeans, scikit-learn's GaussianMixture in 50 principal
+components and clusters of neighbors (`inference.neighbor_clusters`; between rows of length one the
+Euclidean order is that of cosines) each labeling's in turn. A labeling's score is its normalized
+mutual information with the facet that it shares most with.
 
 One line of JSON for each level, seed and method; those that the file has are left out.
 """
@@ -23,39 +23,32 @@ One line of JSON for each level, seed and method; those that the file has are le
 from __future__ import annotations
 
 import argparse
-import ast
 import time
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache
-from importlib.util import find_spec
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from sklearn.cluster import KMeans
-from sklearn.decomposition import PCA, TruncatedSVD
-from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.decomposition import PCA
 from sklearn.metrics import normalized_mutual_info_score
 from sklearn.mixture import GaussianMixture
 
 from facetvae.estimators import MultiFacetClustering
 from inference import neighbor_clusters
+from lab.benchmarks.rivals import clustpy
 from lab.protocols.embeddings import DrawnEmbeddings, drawn_embeddings
 from lab.run_lines import run_all
 from lab.summarize import print_table
 
-__all__ = ["LEVELS", "METHODS", "docstrings", "measure"]
+__all__ = ["LEVELS", "METHODS", "measure"]
 
 # Fewest and most rows that are drawn, and clusters of a labeling.
 ROWS, CLUSTERS = (1000, 4000), (3, 8)
-# How often a method is started that finds local optima, and steps of spherical k-means.
-STARTS, STEPS = 10, 100
+# How often a method is started that finds local optima.
+STARTS = 10
 # Components that some rivals are given.
-COMPONENTS = 50
-# What texts are taken from: packages that the library needs, kinds, words, texts of each.
-PACKAGES = ("scipy", "sklearn", "torch")
-KINDS = (ast.ClassDef, ast.FunctionDef)
-FEWEST_WORDS, TEXTS, WIDTH = 15, 300, 384
+COMPONENTS, FEW_COMPONENTS = 50, 30
 
 
 def _drawn(**how: Any) -> Callable[[int, int | None], DrawnEmbeddings]:
@@ -68,63 +61,43 @@ def _drawn(**how: Any) -> Callable[[int, int | None], DrawnEmbeddings]:
     return draw
 
 
-def docstrings(seed: int, rows: int | None = None) -> DrawnEmbeddings:
-    """Embeddings of docstrings, as many classes as functions of each package, and their package and
-    kind.
-    """
-    rng, each = np.random.default_rng(seed), TEXTS if rows is None else rows // 6
-    texts, labels = [], []
-    for i, package in enumerate(PACKAGES):
-        found = _texts(package)
-        for j, kind in enumerate(KINDS):
-            own = sorted(text for text, node in found.items() if node is kind)
-            some = rng.permutation(len(own))[:each]
-            texts += [own[place] for place in some]
-            labels += [(i, j)] * len(some)
-    words = TfidfVectorizer(min_df=3, max_df=0.5, sublinear_tf=True).fit_transform(texts)
-    width = min(WIDTH, len(texts) - 1, words.shape[1])
-    x = TruncatedSVD(width, random_state=seed).fit_transform(words)
-    x /= np.linalg.norm(x, axis=1, keepdims=True)
-    order = rng.permutation(len(x))
-    return DrawnEmbeddings(x[order].astype(np.float32), list(np.array(labels)[order].T))
+def _of_file(path: Path) -> Callable[[int, int | None], DrawnEmbeddings]:
+    def read(seed: int, rows: int | None) -> DrawnEmbeddings:
+        with np.load(path) as stored:
+            return DrawnEmbeddings(stored["x"][:rows], list(stored["labels"][:rows].T))
 
-
-@cache
-def _texts(package: str) -> dict[str, type]:
-    return dict(_documented(package))
-
-
-def _documented(package: str) -> Iterator[tuple[str, type]]:
-    """Docstrings of a package's classes and functions, with their kind."""
-    folder = Path(str(find_spec(package).origin)).parent
-    for path in sorted(folder.rglob("*.py")):
-        if "tests" in path.parts:
-            continue
-        try:
-            nodes = ast.parse(path.read_bytes()).body
-        except SyntaxError:  # of a later Python
-            continue
-        for node in nodes:
-            text = ast.get_docstring(node) if isinstance(node, KINDS) else None
-            if text and len(text.split()) >= FEWEST_WORDS:
-                yield text, type(node)
+    return read
 
 
 LEVELS: dict[str, Callable[[int, int | None], DrawnEmbeddings]] = {
     "sentences": _drawn(shares=(0.2, 0.06)),
     "CLIP": _drawn(shares=(0.2, 0.06), width=512, common=0.5, decay=1.2),
     "faint": _drawn(shares=(0.1, 0.03)),
-    "docstrings": docstrings,
 }
-DRAWN = ("sentences", "CLIP", "faint")
 
 
 def _ours(x: np.ndarray, numbers: Sequence[int], seed: int) -> np.ndarray:
     return MultiFacetClustering(random_state=seed).fit(x).labels_
 
 
-def _as_table(x: np.ndarray, numbers: Sequence[int], seed: int) -> np.ndarray:
-    return _ours(2 * x, numbers, seed)
+def _ours_told(x: np.ndarray, numbers: Sequence[int], seed: int) -> np.ndarray:
+    how = {"n_clusters": list(numbers), "random_state": seed}
+    return MultiFacetClustering(len(numbers), **how).fit(x).labels_
+
+
+def _residual(x: np.ndarray, numbers: Sequence[int], seed: int) -> np.ndarray:
+    left, found = x - x.mean(0), []
+    for k in numbers:
+        fit = KMeans(k, n_init=STARTS, random_state=seed).fit(left)
+        found.append(fit.labels_)
+        spanned = np.linalg.svd(fit.cluster_centers_, full_matrices=False)[2][: k - 1]
+        left = left - left @ spanned.T @ spanned
+    return np.stack(found, 1)
+
+
+def _nr_kmeans(x: np.ndarray, numbers: Sequence[int], seed: int) -> np.ndarray:
+    fit = clustpy("alternative").NrKmeans([*numbers, 1], random_state=seed)
+    return fit.fit(PCA(FEW_COMPONENTS).fit_transform(x).astype(float)).labels_[:, : len(numbers)]
 
 
 def _told(fit: Callable[[np.ndarray, int, int], np.ndarray]) -> Callable[..., np.ndarray]:
@@ -134,10 +107,6 @@ def _told(fit: Callable[[np.ndarray, int, int], np.ndarray]) -> Callable[..., np
 
 def _kmeans(x: np.ndarray, K: int, seed: int) -> np.ndarray:
     return KMeans(K, n_init=STARTS, random_state=seed).fit_predict(x)
-
-
-def _kmeans_of_components(x: np.ndarray, K: int, seed: int) -> np.ndarray:
-    return _kmeans(_components(x, seed), K, seed)
 
 
 def _mixture(x: np.ndarray, K: int, seed: int) -> np.ndarray:
@@ -153,35 +122,14 @@ def _neighbors(x: np.ndarray, K: int, seed: int) -> np.ndarray:
     return neighbor_clusters(x, K, seed=seed)
 
 
-def _spherical(x: np.ndarray, K: int, seed: int) -> np.ndarray:
-    """Spherical k-means (Dhillon and Modha, 2001): the largest sum of cosines to the directions of
-    cluster means.
-    """
-    rng = np.random.default_rng(seed)
-    fits = [_spherical_once(x, x[rng.choice(len(x), K, replace=False)]) for _ in range(STARTS)]
-    return max(fits, key=lambda fit: fit[0])[1]
-
-
-def _spherical_once(x: np.ndarray, directions: np.ndarray) -> tuple[float, np.ndarray]:
-    label = np.zeros(0)
-    for _ in range(STEPS):
-        cosines = x @ directions.T
-        former, label = label, cosines.argmax(1)
-        if np.array_equal(former, label):
-            break
-        sums = np.eye(len(directions))[label].T @ x
-        directions = sums / np.linalg.norm(sums, axis=1, keepdims=True).clip(1e-12)
-    return float(cosines.max(1).sum()), label
-
-
 METHODS: dict[str, Callable[[np.ndarray, Sequence[int], int], np.ndarray]] = {
     "ours": _ours,
+    "ours, told": _ours_told,
+    "residual KMeans": _residual,
+    "NrKmeans": _nr_kmeans,
     "KMeans": _told(_kmeans),
-    "KMeans of 50 components": _told(_kmeans_of_components),
-    "spherical k-means": _told(_spherical),
     "GaussianMixture of 50 components": _told(_mixture),
     "clusters of neighbors": _told(_neighbors),
-    "ours, as a table": _as_table,
 }
 
 
@@ -203,7 +151,8 @@ def measure(level: str, seed: int, method: str, rows: int | None = None) -> dict
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
-    parser.add_argument("--levels", nargs="+", choices=LEVELS, default=DRAWN)
+    parser.add_argument("--levels", nargs="+", choices=LEVELS, default=list(LEVELS))
+    parser.add_argument("--texts", type=Path, help="a file of lab.benchmarks.embed_texts instead")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--rows", type=int, help="how many; by default drawn for each seed")
     parser.add_argument(
@@ -211,6 +160,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--out", type=Path, required=True, help="a file of lines of JSON")
     args = parser.parse_args(arguments)
+    if args.texts:
+        LEVELS[args.texts.stem] = _of_file(args.texts)
+        args.levels = [args.texts.stem]
     seeds = range(*args.seeds)
     runs = [(one, seed, how) for seed in seeds for one in args.levels for how in args.methods]
     settings = {"rows given": args.rows}
