@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
 from facetvae.table_rules.rows import in_parts, is_missing, parts, some_rows
-from facetvae.table_rules.skewness import Unskewed, unskewed_if_better
+from facetvae.table_rules.skewness import NEAREST, Unskewed, unskewed_if_better
 from ppl_models import Likelihood
 
 # Exponents of 2: of the largest values whose squares and sums float64 holds, and beyond which
@@ -141,7 +141,8 @@ def encoding_of(
     if not encoding.of_real_columns:
         return encoding
     rows = encoding.encode(summary.some()).astype(float)
-    return replace(encoding, unskewed=unskewed_if_better(rows))
+    zero = encoding.encode(np.zeros((1, *X.shape[1:])))[0].astype(float)
+    return replace(encoding, unskewed=unskewed_if_better(rows, zero))
 
 
 def _warn_of_channels_last(shape: tuple[int, ...]) -> None:
@@ -273,19 +274,25 @@ class EncodingModule(nn.Module):
 
 class UnskewedModule(nn.Module):
     """What :meth:`Unskewed.apply <facetvae.table_rules.skewness.Unskewed.apply>` does: Yeo and
-    Johnson's powers (2000, Eq. 2.1), then standardized.
+    Johnson's powers (2000, Eq. 2.1) or logarithms, then standardized.
     """
 
     power: Tensor
     loc: Tensor
     scale: Tensor
+    origin: Tensor | None
 
     def __init__(self, unskewed: Unskewed) -> None:
         super().__init__()
         for name in ("power", "loc", "scale"):
             self.register_buffer(name, doubles(getattr(unskewed, name)))
+        self.register_buffer(
+            "origin", None if unskewed.origin is None else doubles(unskewed.origin)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.origin is not None:
+            return ((x - self.origin).clamp(min=NEAREST).log() - self.loc) / self.scale
         power = torch.where(x < 0, 2 - self.power, self.power)
         straight = power == 0  # whose limit is the logarithm
         size = x.abs().log1p()

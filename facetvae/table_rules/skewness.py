@@ -22,32 +22,46 @@ LOWEST, HIGHEST = 0.0, 2.0
 FEWEST, MAX_ROWS, MAX_DIM, FITTED = 30, 1500, 10, 2
 # By how many standard errors the transformed data must be more likely.
 SIGNIFICANT = 3.0
+# Least distance from 0 that a logarithm is taken of, in deviations.
+NEAREST = 1e-9
 
 
 @dataclass(frozen=True)
 class Unskewed:
-    """Yeo and Johnson's power of each column (2000, Eq. 2.1), standardized.
+    """Yeo and Johnson's power of each column (2000, Eq. 2.1), or all columns' logarithms,
+    standardized.
 
     :ivar power: ``[D]``, 1 where a column is as it was.
     :ivar loc: mean of the transformed columns ``[D]``.
     :ivar scale: their deviation ``[D]``.
+    :ivar origin: what logarithms are taken of distances from ``[D]``; ``None`` for powers.
     """
 
     power: np.ndarray
     loc: np.ndarray
     scale: np.ndarray
+    origin: np.ndarray | None = None
 
     def apply(self, x: np.ndarray) -> np.ndarray:
         """``[N, D]``, NaN where missing."""
-        return (self._transformer().transform(x) - self.loc) / self.scale
+        return (self._transformed(x) - self.loc) / self.scale
 
     def undo(self, y: np.ndarray) -> np.ndarray:
         with np.errstate(over="ignore"):  # the caller's bounds are finite
+            if self.origin is not None:
+                return np.exp(y * self.scale + self.loc) + self.origin
             return self._transformer().inverse_transform(y * self.scale + self.loc)
 
     def log_slope(self, x: np.ndarray) -> np.ndarray:
         """Log of the derivative of :meth:`apply` at each entry ``[N, D]``."""
+        if self.origin is not None:
+            return -self._transformed(x) - np.log(self.scale)
         return np.sign(x) * (self.power - 1) * np.log1p(np.abs(x)) - np.log(self.scale)
+
+    def _transformed(self, x: np.ndarray) -> np.ndarray:
+        if self.origin is not None:
+            return np.log((x - self.origin).clip(NEAREST))
+        return self._transformer().transform(x)
 
     def _transformer(self) -> PowerTransformer:
         transformer = PowerTransformer(standardize=False).set_output(transform="default")
@@ -56,27 +70,46 @@ class Unskewed:
         return transformer
 
 
-def unskewed_if_better(x: np.ndarray) -> Unskewed | None:
-    """The powers that bring each column nearest to a normal; ``None`` unless a mixture of normals
-    in principal components, and noise, then describe held-out rows better, in the units of ``x``.
+def unskewed_if_better(x: np.ndarray, zero: np.ndarray | None = None) -> Unskewed | None:
+    """The powers that bring each column nearest to a normal, or, of columns that are all positive,
+    logarithms, under which factors of all of them add up; ``None`` unless a mixture of normals in
+    principal components, and noise, then describe held-out rows better, in the units of ``x``.
 
     :param x: ``[N, D]``, standardized; NaN where missing.
+    :param zero: the place of 0 in each column ``[D]``.
     """
     rows = thinned(x, MAX_ROWS)
     fitted = np.arange(len(rows)) % 3 < FITTED
     if len(rows) < FEWEST or x.shape[1] < 1:
         return None
-    found = _fitted_to(rows[fitted])
-    if np.allclose(found.power, 1):
-        return None
-    slope = np.nansum(found.log_slope(rows[~fitted]), 1)
-    gain = _log_density(found.apply(rows), fitted) + slope - _log_density(rows, fitted)
-    error = gain.std(ddof=1) / np.sqrt(len(gain))
-    return _fitted_to(x) if gain.mean() > SIGNIFICANT * error else None
+    before = _log_density(rows, fitted)
+    most, best = 0.0, None
+    origins = [None, zero] if zero is not None and _all_beyond(x, zero) else [None]
+    for origin in origins:
+        found = _fitted_to(rows[fitted], origin)
+        if origin is None and np.allclose(found.power, 1):
+            continue
+        slope = np.nansum(found.log_slope(rows[~fitted]), 1)
+        gain = _log_density(found.apply(rows), fitted) + slope - before
+        error = gain.std(ddof=1) / np.sqrt(len(gain))
+        if gain.mean() > max(SIGNIFICANT * error, most):
+            most, best = gain.mean(), _fitted_to(x, origin)
+    return best
 
 
-def _fitted_to(x: np.ndarray) -> Unskewed:
+def _all_beyond(x: np.ndarray, zero: np.ndarray) -> bool:
+    """Whether several columns vary, and all are positive."""
+    with np.errstate(invalid="ignore"):
+        low, high = np.fmin.reduce(x), np.fmax.reduce(x)
+    return len(zero) > 1 and bool(((low > zero) & (high > low)).all())
+
+
+def _fitted_to(x: np.ndarray, origin: np.ndarray | None = None) -> Unskewed:
     """Constant and empty columns stay as they are."""
+    if origin is not None:
+        logs = np.log(x - origin)
+        one = np.ones(x.shape[1])
+        return Unskewed(one, np.nanmean(logs, 0), np.nanstd(logs, 0).clip(NEAREST), origin)
     varies = np.fmax.reduce(x) > np.fmin.reduce(x)
     power, loc, scale = np.ones(x.shape[1]), np.zeros(x.shape[1]), np.ones(x.shape[1])
     if varies.any():

@@ -25,6 +25,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,6 @@ from sklearn.mixture import GaussianMixture
 
 from facetvae.estimators import MultiFacetClustering
 from inference import neighbor_clusters
-from lab.benchmarks.rivals import clustpy
 from lab.protocols.embeddings import DrawnEmbeddings, drawn_embeddings
 from lab.run_lines import run_all
 from lab.summarize import print_table
@@ -96,7 +96,7 @@ def _residual(x: np.ndarray, numbers: Sequence[int], seed: int) -> np.ndarray:
 
 
 def _nr_kmeans(x: np.ndarray, numbers: Sequence[int], seed: int) -> np.ndarray:
-    fit = clustpy("alternative").NrKmeans([*numbers, 1], random_state=seed)
+    fit = import_module("clustpy.alternative").NrKmeans([*numbers, 1], random_state=seed)
     return fit.fit(PCA(FEW_COMPONENTS).fit_transform(x).astype(float)).labels_[:, : len(numbers)]
 
 

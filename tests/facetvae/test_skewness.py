@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import torch
 from scipy.stats import yeojohnson
+from sklearn.metrics import normalized_mutual_info_score
 
 from facetvae.estimators import MultiFacetClustering
-from facetvae.estimators.encoding import encoding_of
+from facetvae.estimators.encoding import UnskewedModule, encoding_of
 from facetvae.table_rules.skewness import Unskewed, unskewed_if_better
 from lab.benchmarks.numbers_found import linear, standardized
 
@@ -33,10 +37,18 @@ def test_powers_are_those_of_yeo_and_johnson() -> None:
     np.testing.assert_allclose(example().undo(example().apply(x)), x, atol=1e-12)
 
 
-def test_slopes_by_differences() -> None:
+def logs() -> Unskewed:
+    return replace(example(), origin=np.full(4, -5.0))
+
+
+@pytest.mark.parametrize("how", [example(), logs()])
+def test_slopes_by_differences(how: Unskewed) -> None:
     x, h = np.random.default_rng(1).normal(size=(50, 4)), 1e-6
-    slope = (example().apply(x + h) - example().apply(x - h)) / (2 * h)
-    np.testing.assert_allclose(example().log_slope(x), np.log(slope), atol=1e-6)
+    slope = (how.apply(x + h) - how.apply(x - h)) / (2 * h)
+    np.testing.assert_allclose(how.log_slope(x), np.log(slope), atol=1e-6)
+    np.testing.assert_allclose(how.undo(how.apply(x)), x, atol=1e-9)
+    module = UnskewedModule(how)(torch.as_tensor(x))
+    np.testing.assert_allclose(module, how.apply(x), atol=1e-9)
 
 
 def test_missing_entries_stay_missing_and_any_output_has_a_counterpart() -> None:
@@ -59,6 +71,22 @@ def test_amounts_are_transformed_and_what_is_linear_is_not() -> None:
     ):
         assert unskewed_if_better(standardized(x)) is None
     assert unskewed_if_better(standardized(amounts(20))) is None, "too few rows to tell"
+
+
+def test_factors_of_all_columns_add_up_in_logarithms() -> None:
+    """Sizes that multiply every measure, and two groupings of their proportions, as of crabs."""
+    rng = np.random.default_rng(0)
+    kind, sex = rng.integers(2, size=(2, 300))
+    shape = np.array([[0.0, 0.1, 0.0, 0.15, -0.1], [0.15, 0.0, -0.1, 0.0, 0.1]])
+    log = 0.5 * rng.normal(size=(300, 1)) + np.stack([kind, sex], 1) @ shape
+    x = np.exp(2 + log + 0.03 * rng.normal(size=(300, 5)))
+    encoding = encoding_of(x, None)
+    assert encoding.unskewed is not None
+    assert encoding.unskewed.origin is not None
+    found = MultiFacetClustering(random_state=0).fit(x)
+    for truth in (kind, sex):
+        assert max(normalized_mutual_info_score(truth, own) for own in found.labels_.T) > 0.9
+    assert encoding_of(x - 20, None).unskewed is None, "of any sign"
 
 
 def test_constant_and_empty_columns_stay() -> None:
