@@ -28,10 +28,10 @@ MAX_ROWS, MOST_WORK, LEAST_ROWS = 5000, 10_000_000, 1000
 # Most facets whose number is known, and unknown.
 MOST_FACETS, FACETS = 3, 2
 # Most clusters of the first facet and of each further one; fewest rows for each.
-MOST, MOST_FURTHER, FEWEST = 20, 8, 15
+MOST, MOST_FURTHER, FEWEST = 12, 8, 15
 # Mean adjusted Rand index between fits from which on clusters are stable; pairs of halves, and
-# starts, that are compared; and fits of k-means in each start and half.
-STABLE, HALVES, STARTS, FITS, FEW_FITS = 0.8, 5, 4, 10, 3
+# starts, that are compared; and fits of k-means in each.
+STABLE, HALVES, STARTS, FITS = 0.8, 3, 5, 10
 # Largest share of the smaller entropy that two facets may have in common.
 SHARED = 0.15
 # Share of the rows' variance that is added to the noise's; a row's certainty in its first cluster.
@@ -271,8 +271,8 @@ def facets_that_add_up(x: np.ndarray, number: int | None = None, seed: int = 0) 
 
 
 def _most_stable(x: np.ndarray, seed: int) -> FacetSum:
-    """Of the numbers of clusters of which k-means finds the same in halves of the rows, the one
-    with the lowest BIC.
+    """Of the numbers of clusters that are the same in halves of the rows, the one with the lowest
+    BIC.
     """
     numbers = range(2, min(MOST, len(x) // (2 * FEWEST)) + 1)
     agreement = {k: fmean(_between_halves(x, k, seed)) for k in numbers}
@@ -296,20 +296,19 @@ def _between_halves(x: np.ndarray, k: int, seed: int) -> Iterator[float]:
     rng = np.random.default_rng(seed)
     for i in range(HALVES):
         halves = np.array_split(rng.permutation(len(x)), 2)
-        fits = [_k_means(x[half], k, FEW_FITS, i) for half in halves]
-        yield adjusted_rand_score(*(fit.predict(x) for fit in fits))
+        fits = [_with_one_more(x[half], None, k, i) for half in halves]
+        yield adjusted_rand_score(*(fit.labels(x)[0] for fit in fits))
 
 
 def _further(x: np.ndarray, found: FacetSum, seed: int) -> FacetSum | None:
-    """With one facet more; ``None`` if starts agree on no clusters that are independent."""
+    """With one facet more; ``None`` if the three likeliest starts agree on no independent clusters."""
     best = []
     for k in range(2, min(MOST_FURTHER, len(x) // (2 * FEWEST)) + 1):
-        sums = _beside(x, found, k, seed)
-        labels = [each.labels(x)[-1] for each in sums]
-        agreement = fmean(adjusted_rand_score(a, b) for a, b in combinations(labels, 2))
-        likeliest = _likeliest(sums, x)
-        if agreement >= STABLE and _shared(likeliest.labels(x)) <= SHARED:
-            best.append(likeliest)
+        sums = sorted(_beside(x, found, k, seed), key=lambda each: each.log_density(x).mean())
+        first, *next_two = (each.labels(x) for each in sums[:-4:-1])
+        agreement = fmean(adjusted_rand_score(first[-1], other[-1]) for other in next_two)
+        if agreement >= STABLE and _shared(first) <= SHARED:
+            best.append(sums[-1])
     return min(best, key=lambda each: each.bic(x), default=None)
 
 
