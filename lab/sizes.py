@@ -25,11 +25,11 @@ LIBRARY = ("ppl_models", "guides", "inference", "facetvae")
 LIMITS = {
     ("ppl_models", "guides"): 10_500,
     ("inference",): 10_600,
-    ("facetvae",): 9_020,
-    LIBRARY: 30_000,
+    ("facetvae",): 9_500,
+    LIBRARY: 30_480,
     ("packages",): 4_220,
     ("examples",): 1_600,
-    ("lab",): 13_520,
+    ("lab",): 13_680,
     ("",): 80_150,
 }
 MOST_NAMES = 400

@@ -408,7 +408,7 @@ class SumStrategy(SubspaceStrategy):
 
     @property
     def found_as(self) -> str:
-        return f"facets that add up: {self.found.evidence}"
+        return f"facets that add up, of {' and '.join(map(str, self.found.numbers))} clusters"
 
     def given(self, x: np.ndarray, label: Labels, numbers: Numbers) -> SumStrategy:
         wanted = [k or own for k, own in zip(numbers.values(), self.found.numbers, strict=True)]
@@ -428,7 +428,9 @@ class SumStrategy(SubspaceStrategy):
 
     def numbers(self, x: np.ndarray, latents: FacetGuide, chosen: Numbers) -> Counts:
         return {
-            name: ClusterCount(k, "as given" if chosen[name] else "stable, and likeliest by BIC")
+            name: ClusterCount(
+                k, "as given" if chosen[name] else "lowest BIC, of those found again"
+            )
             for name, k in zip(self.names, self.found.numbers, strict=True)
         }
 

@@ -73,12 +73,6 @@ class FacetSum:
     def log_density(self, x: np.ndarray) -> np.ndarray:
         return logsumexp(self.log_joint(x).reshape(len(x), -1), axis=1)
 
-    @property
-    def evidence(self) -> str:
-        """What was found, in words."""
-        each = ", ".join(map(str, self.numbers))
-        return f"{each} clusters, each facet making held-out rows likelier"
-
     def bic(self, x: np.ndarray) -> float:
         (N, D), clusters = x.shape, sum(self.numbers) - len(self.numbers)
         free = clusters * (D + 1) + D + D * (D + 1) / 2
@@ -301,7 +295,9 @@ def _between_halves(x: np.ndarray, k: int, seed: int) -> Iterator[float]:
 
 
 def _further(x: np.ndarray, found: FacetSum, seed: int) -> FacetSum | None:
-    """With one facet more; ``None`` if the three likeliest starts agree on no independent clusters."""
+    """With one facet more; ``None`` if the three likeliest starts agree on no clusters that are
+    independent.
+    """
     best = []
     for k in range(2, min(MOST_FURTHER, len(x) // (2 * FEWEST)) + 1):
         sums = sorted(_beside(x, found, k, seed), key=lambda each: each.log_density(x).mean())
