@@ -8,32 +8,19 @@ its fault. A call must fail in under a second and leave objects and files as the
 
 from __future__ import annotations
 
-from tests.bad_inputs.estimators import ESTIMATORS
+from tests.bad_inputs.estimators import ESTIMATORS, UNFITTED
 from tests.bad_inputs.evaluation import DESCRIBING, DIAGNOSTICS, METRICS, SELECTION
 from tests.bad_inputs.examples import EXAMPLES
 from tests.bad_inputs.figures import FIGURES
-from tests.bad_inputs.files import LOADING, RESUMING
+from tests.bad_inputs.files import LOADING, PATHS, RESUMING
 from tests.bad_inputs.guides import GUIDES
 from tests.bad_inputs.models import LIKELIHOODS, MODELS, NETWORKS, PRIORS
-from tests.bad_inputs.shared import Row
+from tests.bad_inputs.shared import Row, rows
 from tests.bad_inputs.training import OBJECTIVES, RUNS, SCHEDULES
 
-ROWS: list[Row] = [
-    *PRIORS,
-    *LIKELIHOODS,
-    *NETWORKS,
-    *MODELS,
-    *GUIDES,
-    *SCHEDULES,
-    *OBJECTIVES,
-    *RUNS,
-    *SELECTION,
-    *METRICS,
-    *DESCRIBING,
-    *DIAGNOSTICS,
-    *FIGURES,
-    *LOADING,
-    *RESUMING,
-    *EXAMPLES,
-    *ESTIMATORS,
+TABLES = [
+    *(PRIORS, LIKELIHOODS, NETWORKS, MODELS, GUIDES, SCHEDULES, OBJECTIVES, RUNS),
+    *(SELECTION, METRICS, DESCRIBING, DIAGNOSTICS, FIGURES),
+    *(LOADING, PATHS, RESUMING, EXAMPLES, ESTIMATORS, UNFITTED),
 ]
+ROWS: list[Row] = [row for table in TABLES for row in rows(table)]

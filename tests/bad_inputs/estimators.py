@@ -19,7 +19,9 @@ from facetvae.estimators import (
 )
 from inference.runner import DeadFacetWarning
 from ppl_models import Bernoulli, ConvLadder, MLPLadder, Normal
-from tests.bad_inputs.shared import COUNT, HUGE, INF, MANY, NAN, Row, of
+from tests.bad_inputs.shared import COUNT, HUGE, INF, MANY, NAN
+
+KINDS = (MultiFacetClustering, SemiSupervisedClassifier, ContentStyleTransformer)
 
 # Estimators: as scikit-learn has it, options are looked at by fit. Data for them are random numbers
 # of five columns.
@@ -47,8 +49,7 @@ def estimators() -> dict[type, Any]:
     """Fitted, of each kind."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeadFacetWarning)
-        kinds = (MultiFacetClustering, SemiSupervisedClassifier, ContentStyleTransformer)
-        return {kind: estimated(kind, random_state=0) for kind in kinds}
+        return {kind: estimated(kind, random_state=0) for kind in KINDS}
 
 
 def facets(**options: Any) -> Callable[[], Any]:
@@ -113,16 +114,16 @@ def on_seen_data(kind: type, x: Any) -> Any:
     return estimators()[kind].score(x, np.zeros(len(x), int))
 
 
-def common(kind: type) -> list[Row]:
-    """Rows for one kind of estimator."""
+def common(kind: type) -> list[tuple[Any, ...]]:
+    """What one kind of estimator says."""
     options = [
         (fault, partial(estimated, kind, **given), message) for fault, given, message in COMMON
     ]
     seen = [(fault, partial(on_seen_data, kind, x), message) for fault, x, message in SEEN]
-    return of(kind.__name__, *options, *[(f"{fault}, to score", *rest) for fault, *rest in seen])
+    return [*options, *((f"{fault}, to score", *rest) for fault, *rest in seen)]
 
 
-UNFITTED: dict[str, Callable[[], Any]] = {
+WITHOUT_A_FIT: dict[str, Callable[[], Any]] = {
     "MultiFacetClustering.encode": lambda: MultiFacetClustering().encode(table()),
     "MultiFacetClustering.facet": lambda: MultiFacetClustering().facet(0),
     "MultiFacetClustering.export": lambda: MultiFacetClustering().export("a.pt2"),
@@ -131,13 +132,14 @@ UNFITTED: dict[str, Callable[[], Any]] = {
     "FacetClustering.fit": lambda: clusterer().predict(table()),
     "SemiSupervisedClassifier.export": lambda: SemiSupervisedClassifier().export("a.pt2"),
 }
+UNFITTED = {
+    about: [("missing: fit", call, "is not fitted yet", NotFittedError)]
+    for about, call in WITHOUT_A_FIT.items()
+}
 
-ESTIMATORS = [
-    *common(MultiFacetClustering),
-    *common(SemiSupervisedClassifier),
-    *common(ContentStyleTransformer),
-    *of(
-        "MultiFacetClustering.fit",
+ESTIMATORS = {
+    **{kind.__name__: common(kind) for kind in KINDS},
+    "MultiFacetClustering.fit": [
         ("range: facets 0", facets(facets=0), f"facets {COUNT}, got 0"),
         (
             "misfit: outliers among images",
@@ -189,27 +191,22 @@ ESTIMATORS = [
             "'facet_1' has labels up to 2, but n_clusters=2: give 3",
         ),
         ("misfit: columns", facets(columns={"a": Normal()}), "columns= is for a data frame"),
-    ),
-    *of(
-        "MultiFacetClustering.partial_fit",
+    ],
+    "MultiFacetClustering.partial_fit": [
         ("range: epochs", lambda: ours().partial_fit(table(), epochs=0), f"epochs {COUNT}, got 0"),
         (
             "shape: columns",
             lambda: ours().partial_fit(np.zeros((30, 6))),
             "X has 6 features, but MultiFacetClustering is expecting 5",
         ),
-    ),
-    *of(
-        "MultiFacetClustering.facet",
+    ],
+    "MultiFacetClustering.facet": [
         ("unknown: name", lambda: ours().facet("digit"), "unknown facet 'digit'"),
         ("range: number", lambda: ours().facet(2), "unknown facet 2: there are"),
         ("type: number", lambda: ours().facet(True), "unknown facet True"),
-    ),
-    *(
-        row
-        for kind in (MultiFacetClustering, SemiSupervisedClassifier)
-        for row in of(
-            f"{kind.__name__}.export",
+    ],
+    **{
+        f"{kind.__name__}.export": [
             ("file: ending", exported(kind, "found.onnx"), "path must end in .pt2, .* found.onnx"),
             ("file: no folder", exported(kind, "there/found.pt2"), "there is no folder there"),
             (
@@ -217,19 +214,18 @@ ESTIMATORS = [
                 exported(kind, "found.pt2", dtype=torch.float16),
                 r"dtype must be one of .*float32.*float64.* got torch.float16",
             ),
-        )
-    ),
-    *of(
-        "MultiFacetClustering.sample",
+        ]
+        for kind in KINDS[:2]
+    },
+    "MultiFacetClustering.sample": [
         ("huge: n_samples", sampled(HUGE), f"n_samples {MANY}"),
         ("missing: cluster", sampled(2, facet=0), "give facet and cluster together, or neither"),
         ("missing: facet", sampled(2, cluster=0), "give facet and cluster together, or neither"),
         ("unknown: facet", sampled(2, facet="digit", cluster=0), "unknown facet 'digit'"),
         ("range: cluster", sampled(2, facet=0, cluster=-1), "has the clusters 0 to .* got -1"),
         ("type: cluster", sampled(2, facet=0, cluster=0.0), "has the clusters 0 to .* got 0.0"),
-    ),
-    *of(
-        "MultiFacetClustering.describe",
+    ],
+    "MultiFacetClustering.describe": [
         ("unknown: facet", lambda: ours().describe("digit", table()), "unknown facet 'digit'"),
         (
             "shape: columns",
@@ -241,9 +237,8 @@ ESTIMATORS = [
             lambda: ours().describe(0, table(), {"a": [1, 2]}),
             "column 'a' of metadata has 2 rows, but the clusters are of 30",
         ),
-    ),
-    *of(
-        "FacetClustering.fit",
+    ],
+    "FacetClustering.fit": [
         (
             "type: estimator",
             lambda: clusterer(Normal(0.3)).fit(table()),
@@ -260,14 +255,8 @@ ESTIMATORS = [
             lambda: clusterer().fit(table(), labels=[0] * 30),
             "give labels by name",
         ),
-    ),
-    *(
-        row
-        for about, call in UNFITTED.items()
-        for row in of(about, ("missing: fit", call, "is not fitted yet", NotFittedError))
-    ),
-    *of(
-        "SemiSupervisedClassifier.fit",
+    ],
+    "SemiSupervisedClassifier.fit": [
         ("misfit: one class", classifier(y=np.zeros(30, int)), "1 class, but at least two are"),
         ("misfit: no class", classifier(y=np.full(30, -1)), "0 classes, but at least two are"),
         ("type: y", classifier(y=np.linspace(0, 1, 30)), "Unknown label type: continuous"),
@@ -276,9 +265,8 @@ ESTIMATORS = [
         ("range: class_dim", classifier(class_dim=0), f"class_dim {COUNT}, got 0"),
         ("huge: shared_dim", classifier(shared_dim=HUGE), f"shared_dim {MANY}"),
         ("range: label_weight", classifier(label_weight=-1), "must be a number of at least 0, got"),
-    ),
-    *of(
-        "SemiSupervisedClassifier.score",
+    ],
+    "SemiSupervisedClassifier.score": [
         (
             "nan: masked y",
             lambda: estimators()[SemiSupervisedClassifier].score(
@@ -286,9 +274,8 @@ ESTIMATORS = [
             ),
             "y has no known label",
         ),
-    ),
-    *of(
-        "ContentStyleTransformer.fit",
+    ],
+    "ContentStyleTransformer.fit": [
         ("shape: groups", grouped(groups=[0, 1]), "groups has shape"),
         (
             "type: groups",
@@ -308,5 +295,5 @@ ESTIMATORS = [
             lambda: estimators()[ContentStyleTransformer].transform(table(), groups=[0]),
             "groups has shape",
         ),
-    ),
-]
+    ],
+}

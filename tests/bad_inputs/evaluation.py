@@ -30,7 +30,6 @@ from tests.bad_inputs.shared import (
     guide,
     holed,
     ladder,
-    of,
 )
 
 CLUSTERS = {"a": LABEL}
@@ -43,8 +42,7 @@ def describing(X: Any = None, metadata: Any = None, n: int = 6, **options: Any) 
     return describe_clusters(found, given, metadata, **options)
 
 
-DESCRIBING = of(
-    "describe_clusters",
+DESCRIPTIONS = [
     ("shape: rows", lambda: describing(n=5), "column 'x0' of X has 6 rows, but the clusters .* 5"),
     ("shape: vector", lambda: describing(np.arange(6.0)), "X must have a row for each datum, got"),
     ("empty: no columns", lambda: describing({}), "X has no columns: give the rows with those"),
@@ -88,19 +86,18 @@ DESCRIBING = of(
         lambda: describing(pd.DataFrame({"a": range(6)}), pd.DataFrame({"b": range(6)}).iloc[::-1]),
         r"metadata has other rows than X, or has them in another order: give metadata\.loc\[",
     ),
-)
+]
+DESCRIBING = {"describe_clusters": DESCRIPTIONS}
 
 
-SELECTION = [
-    *of(
-        "clusters_in_use",
+SELECTION = {
+    "clusters_in_use": [
         ("shape: proba", lambda: clusters_in_use([0.5, 0.5]), r"probabilities \[N, K\], got shape"),
         ("range: proba", lambda: clusters_in_use([[0.5, 0.1]]), "each row of proba must add up to"),
         ("nan: proba", lambda: clusters_in_use([[NAN, 1.0]]), r"probabilities \[N, K\]"),
         ("range: threshold", lambda: clusters_in_use([[1.0]], -0.1), "a share of the data, .* got"),
-    ),
-    *of(
-        "redundancy",
+    ],
+    "redundancy": [
         (
             "shape: lengths",
             lambda: redundancy({"a": LABEL, "b": LABEL[1:]}),
@@ -108,9 +105,8 @@ SELECTION = [
         ),
         ("type: an array", lambda: redundancy(LABEL), "what a guide's predict gives"),
         ("nan: clusters", lambda: redundancy({"a": X[:, 0], "b": LABEL}), "clusters of facet 'a'"),
-    ),
-    *of(
-        "stability",
+    ],
+    "stability": [
         ("empty: one run", lambda: stability([CLUSTERS]), "agreement takes two runs or more, got"),
         (
             "unknown: facet",
@@ -119,12 +115,11 @@ SELECTION = [
         ),
         ("type: arrays", lambda: stability([LABEL, LABEL]), "clusters by facet are needed of each"),
         ("shape: rows", lambda: stability([CLUSTERS, {"a": X}]), r"of the same data .* got shapes"),
-    ),
-]
+    ],
+}
 
-METRICS = [
-    *of(
-        "cluster_accuracy",
+METRICS = {
+    "cluster_accuracy": [
         (
             "shape: lengths",
             lambda: cluster_accuracy([0, 1], [0, 1, 1]),
@@ -138,17 +133,14 @@ METRICS = [
             lambda: cluster_accuracy([0], [0], map_from=([0], [0, 1])),
             r"\(1,\) and \(2,\)",
         ),
-    ),
-    *of(
-        "cluster_map",
+    ],
+    "cluster_map": [
         ("shape: table", lambda: cluster_map([[0, 1]], [[0, 1]]), r"vectors of one length, got"),
-    ),
-    *of(
-        "clustering_scores",
+    ],
+    "clustering_scores": [
         ("type: None", lambda: clustering_scores(None, [0]), r"got shapes \(\) and \(1,\)"),
-    ),
-    *of(
-        "probe_accuracy",
+    ],
+    "probe_accuracy": [
         (
             "shape: labels",
             lambda: probe_accuracy(Z, [0, 1], Z, [0, 1]),
@@ -160,9 +152,8 @@ METRICS = [
             r"\[N, 2\], as in",
         ),
         ("nan: z", lambda: probe_accuracy(holed(NAN), LABEL, X, LABEL), "latents hold NaN"),
-    ),
-    *of(
-        "mean_correlation",
+    ],
+    "mean_correlation": [
         (
             "shape: columns",
             lambda: mean_correlation(np.ones((4, 2)), np.ones((4, 3))),
@@ -176,9 +167,8 @@ METRICS = [
         ("unknown: method", lambda: mean_correlation(Z, Z, "kendall"), 'method must be "pearson"'),
         ("nan: z", lambda: mean_correlation(Z, Z * NAN), "sources or latents hold NaN"),
         ("type: text", lambda: mean_correlation(Z, "latents"), "latents must hold numbers, got"),
-    ),
-    *of(
-        "held_out_correlation",
+    ],
+    "held_out_correlation": [
         ("shape: too few", lambda: held_out_correlation(Z[:3], Z[:3]), "each half of the 3 data"),
         (
             "range: variates",
@@ -186,13 +176,12 @@ METRICS = [
             "fewer than 3",
         ),
         ("empty: no data", lambda: held_out_correlation(Z[:0], Z[:0]), r"N >= 2, got \(0, 2\)"),
-    ),
-]
+    ],
+}
 
 
-DIAGNOSTICS = [
-    *of(
-        "exact_objective",
+DIAGNOSTICS = {
+    "exact_objective": [
         (
             "misfit: guide",
             lambda: exact_objective(ladder().model, ladder(), TENSOR),
@@ -213,9 +202,8 @@ DIAGNOSTICS = [
             lambda: exact_objective(guide().model, guide(), TENSOR[0]),
             r"x has shape \[6\]",
         ),
-    ),
-    *of(
-        "log_importance_weights",
+    ],
+    "log_importance_weights": [
         ("misfit: guide", lambda: log_importance_weights(ladder(), X, 3), "has no density of z"),
         (
             "misfit: flow",
@@ -228,5 +216,5 @@ DIAGNOSTICS = [
             lambda: log_importance_weights(guide().model, X, 3),
             "guide must be a guide",
         ),
-    ),
-]
+    ],
+}

@@ -15,7 +15,7 @@ from lab.protocols import datasets as data
 from lab.protocols import identifiability, mfcvae, vade
 from lab.protocols.common import check_schedule, once, open_run_folder
 from tests.bad_inputs.files import write
-from tests.bad_inputs.shared import COUNT, HUGE, MANY, Row, guide, of
+from tests.bad_inputs.shared import COUNT, HUGE, MANY, On, guide
 
 
 def damaged_idx(run: Path) -> None:
@@ -37,130 +37,123 @@ def said(read: Callable[[list[str]], Any], flags: list[str]) -> None:
             raise SystemExit(words.getvalue()) from error
 
 
-def flags_of(about: str, protocol: Any, *rows: tuple[str, list[str], str]) -> list[Row]:
-    """Rows of a protocol's flags."""
+def flags_of(protocol: Any, *rows: tuple[str, list[str], str]) -> list[tuple[Any, ...]]:
+    """What is said of a protocol's flags."""
     return [
-        Row(about, fault, lambda run, flags=flags: said(protocol.parse, flags), says, SystemExit)
-        for fault, flags, says in rows
+        (fault, partial(said, protocol.parse, flags), message, SystemExit)
+        for fault, flags, message in rows
     ]
 
 
-EXAMPLES = [
-    Row(
-        "mnist",
-        "missing: folder",
-        lambda run: mnist(run / "nowhere"),
-        r"(?s)no MNIST in .*--data-root FOLDER",
-        FileNotFoundError,
-    ),
-    Row(
-        "mnist", "file: damaged", mnist, "a file in .* is not what it should be", damage=damaged_idx
-    ),
-    Row("fashion_mnist", "missing: folder", fashion_mnist, "no FashionMNIST in", FileNotFoundError),
-    Row("svhn", "missing: files", data.svhn, "no SVHN in .*: train_32x32", FileNotFoundError),
-    Row("cifar10", "missing: folder", data.cifar10, "(?s)no CIFAR-10 in", FileNotFoundError),
-    Row(
-        "cifar10",
-        "missing: file",
-        data.cifar10,
-        r"lacks data_batch_2.bin and .* unpack the binary version",
-        FileNotFoundError,
-        write("cifar-10-batches-bin/data_batch_1.bin", b""),
-    ),
-    Row("yale_faces", "missing: folder", data.yale_faces, "no faces in .*Yale", FileNotFoundError),
-    Row(
-        "folders",
-        "missing: images",
-        lambda run: data.folders(run / "nowhere"),
-        r"no images in .*nowhere: a folder for each group is needed",
-        FileNotFoundError,
-    ),
-    Row(
-        "folders",
-        "misfit: groups of one image",
-        data.folders,
-        "1 folders with one image each: groups of 2 or more are needed",
-        damage=write("someone/0001.png", b"no image"),
-    ),
-    Row(
-        "shapes3d",
-        "file: foreign",
-        partial(data.shapes3d, 1),
-        "is not the original 3DShapes, or not whole",
-        damage=write("3dshapes.h5", b"no HDF5"),
-    ),
-    *of("shapes3d", ("range: configuration", lambda: data.shapes3d(3), "1 and 2 here, got 3")),
-    *of("load", ("unknown: name", lambda: data.load("imagenet"), "'digits', .* got 'imagenet'")),
-    *of(
-        "drawn_shapes",
+def resumed(run_json: str) -> On:
+    return On(lambda run: opened(run, "--resume"), write("run.json", run_json))
+
+
+EXAMPLES = {
+    "mnist": [
+        (
+            "missing: folder",
+            On(lambda run: mnist(run / "nowhere")),
+            r"(?s)no MNIST in .*--data-root FOLDER",
+            FileNotFoundError,
+        ),
+        ("file: damaged", On(mnist, damaged_idx), "a file in .* is not what it should be"),
+    ],
+    "fashion_mnist": [
+        ("missing: folder", On(fashion_mnist), "no FashionMNIST in", FileNotFoundError)
+    ],
+    "svhn": [("missing: files", On(data.svhn), "no SVHN in .*: train_32x32", FileNotFoundError)],
+    "cifar10": [
+        ("missing: folder", On(data.cifar10), "(?s)no CIFAR-10 in", FileNotFoundError),
+        (
+            "missing: file",
+            On(data.cifar10, write("cifar-10-batches-bin/data_batch_1.bin", b"")),
+            r"lacks data_batch_2.bin and .* unpack the binary version",
+            FileNotFoundError,
+        ),
+    ],
+    "yale_faces": [
+        ("missing: folder", On(data.yale_faces), "no faces in .*Yale", FileNotFoundError),
+    ],
+    "folders": [
+        (
+            "missing: images",
+            On(lambda run: data.folders(run / "nowhere")),
+            r"no images in .*nowhere: a folder for each group is needed",
+            FileNotFoundError,
+        ),
+        (
+            "misfit: groups of one image",
+            On(data.folders, write("someone/0001.png", b"no image")),
+            "1 folders with one image each: groups of 2 or more are needed",
+        ),
+    ],
+    "shapes3d": [
+        (
+            "file: foreign",
+            On(partial(data.shapes3d, 1), write("3dshapes.h5", b"no HDF5")),
+            "is not the original 3DShapes, or not whole",
+        ),
+        ("range: configuration", lambda: data.shapes3d(3), "1 and 2 here, got 3"),
+    ],
+    "load": [("unknown: name", lambda: data.load("imagenet"), "'digits', .* got 'imagenet'")],
+    "drawn_shapes": [
         ("range: rows", lambda: data.drawn_shapes(rows=0), f"rows {COUNT}, got 0"),
         ("huge: rows", lambda: data.drawn_shapes(rows=HUGE), f"rows {MANY}"),
-    ),
-    *of(
-        "some_rows", ("range: rows", lambda: some_rows(data.digits(), -1), f"rows {COUNT}, got -1")
-    ),
-    *of(
-        "colored",
+    ],
+    "some_rows": [("range: rows", lambda: some_rows(data.digits(), -1), f"rows {COUNT}, got -1")],
+    "colored": [
         ("range: num_hues", lambda: data.colored(data.digits(), "c", 0), f"num_hues {COUNT}"),
-    ),
-    *of(
-        "check_schedule",
+    ],
+    "check_schedule": [
         (
             "misfit: run",
             lambda: check_schedule(WarmUp(10**6), guide().model, data.digits(), 1, 64),
             "warm-up would end at step 1000000, but the run has 23",
         ),
-    ),
-    *flags_of(
-        "vade.parse",
+    ],
+    "vade.parse": flags_of(
         vade,
         ("unknown: data", ["--dataset", "imagenet"], "invalid choice: 'imagenet'"),
         ("missing: value", ["--lr"], "--lr: expected one argument"),
         ("nan: rate", ["--lr", "nan"], "lr must be a positive number, got nan"),
         ("range: rows", ["--batch-size", "-3"], f"batch_size {COUNT}, got -3"),
     ),
-    *flags_of(
-        "mfcvae.parse",
+    "mfcvae.parse": flags_of(
         mfcvae,
         ("range: second epochs", ["--epochs", "5", "0"], f"epochs {COUNT}, got 0"),
         ("range: restarts", ["--restarts", "-1"], "restarts must be .* at least 0"),
         ("nan: weight", ["--waiting-weight", "nan"], "weight must be .* at least 0"),
     ),
-    *flags_of(
-        "identifiability.parse",
-        identifiability,
-        ("range: rows", ["--per-segment", "0"], f"per_segment {COUNT}"),
+    "identifiability.parse": flags_of(
+        identifiability, ("range: rows", ["--per-segment", "0"], f"per_segment {COUNT}")
     ),
-    Row(
-        "open_run_folder",
-        "file: run.json cut",
-        lambda run: opened(run, "--resume"),
-        "run.json is damaged, or of another program",
-        SystemExit,
-        write("run.json", '{"data": "dig'),
-    ),
-    Row(
-        "open_run_folder",
-        "file: run.json foreign",
-        lambda run: opened(run, "--resume"),
-        r"run.json is damaged, or of another program \(it lacks 'flags'\)",
-        SystemExit,
-        write("run.json", '{"data": "digits"}'),
-    ),
-    Row(
-        "open_run_folder",
-        "type: run.json's flags",
-        lambda run: opened(run, "--resume"),
-        "flags must be a JSON object, got int",
-        SystemExit,
-        write("run.json", '{"data": "digits", "flags": 3, "settings": {}}'),
-    ),
-    Row(
-        "once",
-        "file: foreign",
-        lambda run: once(run / "results.json", {}, dict),
-        "results.json is damaged, or of another program .it must hold settings, got list",
-        SystemExit,
-        write("results.json", "[1]"),
-    ),
-]
+    "open_run_folder": [
+        (
+            "file: run.json cut",
+            resumed('{"data": "dig'),
+            "run.json is damaged, or of another program",
+            SystemExit,
+        ),
+        (
+            "file: run.json foreign",
+            resumed('{"data": "digits"}'),
+            r"run.json is damaged, or of another program \(it lacks 'flags'\)",
+            SystemExit,
+        ),
+        (
+            "type: run.json's flags",
+            resumed('{"data": "digits", "flags": 3, "settings": {}}'),
+            "flags must be a JSON object, got int",
+            SystemExit,
+        ),
+    ],
+    "once": [
+        (
+            "file: foreign",
+            On(lambda run: once(run / "results.json", {}, dict), write("results.json", "[1]")),
+            "results.json is damaged, or of another program .it must hold settings, got list",
+            SystemExit,
+        ),
+    ],
+}

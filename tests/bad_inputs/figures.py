@@ -17,21 +17,19 @@ from tests.bad_inputs.shared import (
     COUNT,
     LABEL,
     NAN,
-    Row,
+    On,
     X,
     described,
     explorer,
     guide,
-    of,
     runner,
     vae,
 )
 
 SHAPE = (2, 3)
 
-FIGURES = [
-    *of(
-        "cluster_gallery",
+FIGURES = {
+    "cluster_gallery": [
         ("shape: image", lambda: cluster_gallery(guide(), X, "digit"), "drawn as images of shape"),
         ("type: guide", lambda: cluster_gallery(runner(), X, "digit", SHAPE), "must be a guide"),
         (
@@ -49,22 +47,19 @@ FIGURES = [
             lambda: cluster_gallery(guide(), X, "digit", SHAPE, max_clusters=0),
             f"max_clusters {COUNT}, got 0",
         ),
-    ),
-    *of(
-        "facet_overview",
+    ],
+    "facet_overview": [
         ("range: rows", lambda: facet_overview(guide(), X, SHAPE, rows=0), f"rows {COUNT}, got 0"),
         ("misfit: model", lambda: facet_overview(vae(), X, SHAPE), "has no inferred clusters"),
-    ),
-    *of(
-        "cluster_samples",
+    ],
+    "cluster_samples": [
         (
             "nan: temperature",
             lambda: cluster_samples(guide(), X, "digit", SHAPE, temperature=NAN),
             "at least 0, got nan",
         ),
-    ),
-    *of(
-        "facet_draws",
+    ],
+    "facet_draws": [
         ("unknown: facet", lambda: facet_draws(guide(), X, "hue", SHAPE), "unknown facet 'hue'"),
         ("shape: x", lambda: facet_draws(guide(), X[0, 0], "digit", SHAPE), "x has shape .1., but"),
         (
@@ -72,9 +67,8 @@ FIGURES = [
             lambda: facet_draws(guide(), X, "digit", SHAPE, columns=2.5),
             f"columns {COUNT}",
         ),
-    ),
-    *of(
-        "Explorer",
+    ],
+    "Explorer": [
         ("type: guide", lambda: Explorer(runner(), X), "guide must be a guide"),
         ("shape: x", lambda: Explorer(guide(), X[:, 1:]), "x has shape|must have shape|x_shape"),
         ("unknown: given", lambda: Explorer(guide(), X, {"group": LABEL}), "besides x, got group"),
@@ -85,29 +79,24 @@ FIGURES = [
             lambda: Explorer(guide(), X, columns=["a", "a"]),
             "columns must be 6 names that differ, .* got 1 in 2",
         ),
-    ),
-    *of(
-        "Explorer.about",
+    ],
+    "Explorer.about": [
         ("misfit: no clusters", lambda: Explorer(vae(), X).about("layer_1"), "has no clusters:"),
-    ),
-    *of(
-        "Explorer.swaps",
+    ],
+    "Explorer.swaps": [
         ("unknown: facet", lambda: explorer().swaps("hue", 0, 1), "unknown facet 'hue'"),
         ("range: row", lambda: explorer().swaps("digit", 0, len(X)), "there are the inputs 0 to"),
-    ),
-    *of(
-        "Explorer.axes",
+    ],
+    "Explorer.axes": [
         ("range: row", lambda: explorer().axes("digit", -1), "there are the inputs 0 to"),
-    ),
-    *of(
-        "Explorer.moved",
+    ],
+    "Explorer.moved": [
         ("type: row", lambda: explorer().moved("digit", 1.5, {}), "there are the inputs 0 to"),
         ("range: latent", lambda: explorer().moved("digit", 0, {2: 0.0}), "0 to 1, got 2"),
         ("nan: value", lambda: explorer().moved("digit", 0, {0: NAN}), "0 to 1, got 0 at nan"),
         ("huge: value", lambda: explorer().moved("digit", 0, {0: 1e308}), "got 0 at 1e.308"),
-    ),
-    *of(
-        "Explorer.samples",
+    ],
+    "Explorer.samples": [
         ("range: cluster", lambda: explorer().samples("digit", 4), "choice must be one of"),
         ("range: n", lambda: explorer().samples("digit", 0, 0), f"n {COUNT}, got 0"),
         ("range: seed", lambda: explorer().samples("digit", 0, seed=-1), "seed must be an integer"),
@@ -116,14 +105,12 @@ FIGURES = [
             lambda: explorer().samples("digit", 0, held=len(X)),
             "there are the inputs 0 to",
         ),
-    ),
-    *of(
-        "facet_swaps",
+    ],
+    "facet_swaps": [
         ("shape: one datum", lambda: facet_swaps(guide(), X[:1], "digit", SHAPE), "needs two data"),
         ("range: pairs", lambda: facet_swaps(guide(), X, "digit", SHAPE, -1), f"pairs {COUNT}"),
-    ),
-    *of(
-        "describe_figure",
+    ],
+    "describe_figure": [
         ("type: description", lambda: describe_figure(guide()), "must be a FacetDescription"),
         ("range: columns", lambda: describe_figure(described(), 0), f"columns {COUNT}, got 0"),
         (
@@ -131,28 +118,26 @@ FIGURES = [
             lambda: describe_figure(described(K=1)),
             "'kind' has 1 clusters with rows: there is nothing to tell apart",
         ),
-    ),
-    *of(
-        "training_curves",
+    ],
+    "training_curves": [
         ("empty: history", lambda: training_curves([], ["digit"]), "the history is empty: fit"),
-    ),
-    Row(
-        "save_figures",
-        "type: guide",
-        lambda run: save_figures(run / "figures", runner(), X),
-        "guide must be a guide",
-    ),
-    Row(
-        "save_figures",
-        "shape: image",
-        lambda run: save_figures(run / "figures", guide(), X),
-        "cannot be drawn as images",
-    ),
-    Row(
-        "save_figures",
-        "file: in the way",
-        lambda run: save_figures(run / "config.json", guide(), X, image_shape=SHAPE),
-        "config.json",
-        FileExistsError,
-    ),
-]
+    ],
+    "save_figures": [
+        (
+            "type: guide",
+            On(lambda run: save_figures(run / "figures", runner(), X)),
+            "guide must be a guide",
+        ),
+        (
+            "shape: image",
+            On(lambda run: save_figures(run / "figures", guide(), X)),
+            "cannot be drawn as images",
+        ),
+        (
+            "file: in the way",
+            On(lambda run: save_figures(run / "config.json", guide(), X, image_shape=SHAPE)),
+            "config.json",
+            FileExistsError,
+        ),
+    ],
+}

@@ -20,7 +20,7 @@ from inference.callbacks import Draw, JSONLines
 from inference.checkpoints.periodic import CheckpointWarning
 from inference.figures import save_figures
 from ppl_models import MFCVAE, GaussianMixture, SharedMLP
-from tests.bad_inputs.shared import COUNT, NAN, D, Row, X, of, runner, vae
+from tests.bad_inputs.shared import COUNT, NAN, D, On, X, runner, vae
 
 # Files: of a saved run, of its checkpoints, of data.
 
@@ -94,7 +94,7 @@ def with_digests(damage: Callable[[Path], Any]) -> Callable[[Path], None]:
 
 
 # What takes a path first.
-PATHS: dict[str, Callable[[Any], Any]] = {
+TAKES_PATH: dict[str, Callable[[Any], Any]] = {
     "Checkpoints": Checkpoints,
     "Draw": lambda path: Draw(path, print, 1),
     "JSONLines": JSONLines,
@@ -102,6 +102,10 @@ PATHS: dict[str, Callable[[Any], Any]] = {
     "SVIRunner.save": lambda path: runner().save(path),
     "export_predictions": lambda path: export_predictions(runner().guide, path, X),
     "save_figures": lambda path: save_figures(path, runner().guide, X),
+}
+PATHS = {
+    about: [("type: path", partial(call, 3), "must be a path, .* got int")]
+    for about, call in TAKES_PATH.items()
 }
 
 
@@ -111,11 +115,11 @@ def loads(
     message: str,
     error: type[Exception] = ValueError,
     **options: Any,
-) -> Row:
-    return Row("SVIRunner.load", fault, partial(SVIRunner.load, **options), message, error, damage)
+) -> tuple[Any, ...]:
+    return fault, On(partial(SVIRunner.load, **options), damage), message, error
 
 
-LOADING = [
+DAMAGED = [
     loads(
         "file: weights cut", with_digests(cut("weights.safetensors", 0.5)), "truncated or damaged"
     ),
@@ -220,41 +224,41 @@ LOADING = [
         rewrite(lambda c: c["guide"]["model"]["facets"]["digit"].update(num_components=5)),
         r"do not fit the guide; they differ in \['model.facets.digit.loc'",
     ),
-    Row(
-        "SVIRunner.load",
-        "misfit: guide",
-        lambda run: SVIRunner.load(run, guide=vae()),
-        "do not fit the guide; they differ",
-    ),
-    Row(
-        "SVIRunner.load",
-        "file: not a folder",
-        lambda run: SVIRunner.load(run / "config.json"),
-        "no checkpoint in",
-        FileNotFoundError,
-    ),
-    Row(
-        "SVIRunner.save",
-        "file: in the way",
-        lambda run: runner().save(run / "config.json"),
-        "config.json",
-        FileExistsError,
-    ),
-    *(
-        Row(about, "type: path", lambda run, call=call: call(3), "must be a path, .* got int")
-        for about, call in PATHS.items()
-    ),
 ]
+LOADING = {
+    "SVIRunner.load": [
+        *DAMAGED,
+        (
+            "misfit: guide",
+            On(lambda run: SVIRunner.load(run, guide=vae())),
+            "do not fit the guide; they differ",
+        ),
+        (
+            "file: not a folder",
+            On(lambda run: SVIRunner.load(run / "config.json")),
+            "no checkpoint in",
+            FileNotFoundError,
+        ),
+    ],
+    "SVIRunner.save": [
+        (
+            "file: in the way",
+            On(lambda run: runner().save(run / "config.json")),
+            "config.json",
+            FileExistsError,
+        ),
+    ],
+}
 
 
-def resumed(run: Path, lr: float = 5e-4, **options: Any) -> None:
+def resumed(run: Path, lr: float = 5e-4, x: Any = X, **options: Any) -> None:
     """Go on from the checkpoints of the saved run, which was called in the same way but for
     options.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CheckpointWarning)  # says why a checkpoint is skipped
         saved_runner(lr).fit(
-            X, **{**SIZES, "checkpoints": Checkpoints(run / "checkpoints", resume=True), **options}
+            x, **{**SIZES, "checkpoints": Checkpoints(run / "checkpoints", resume=True), **options}
         )
 
 
@@ -293,52 +297,43 @@ def restate(change: Callable[[dict], Any]) -> Callable[[Path], None]:
     return damage
 
 
-def resumes(
-    fault: str, damage: Callable[[Path], Any], message: str = "no checkpoint in .* is complete"
-) -> Row:
-    return Row("Checkpoints", fault, resumed, message, ValueError, damage)
-
-
-RESUMING = [
-    resumes("file: state cut", cut(STATE, 0.5)),
-    resumes("file: tensors cut", cut(STORED, 0.5)),
-    resumes("file: digests cut", cut(DIGESTS, 0.5)),
-    resumes("file: digests no text", write(DIGESTS, b"\xff\xfe")),
-    resumes("file: state of another format", restate(lambda state: {**state, "format": 99})),
-    resumes("file: state foreign", restate(lambda state: [1])),
-    resumes("missing: tensors", remove(STORED)),
-    resumes("missing: digests", remove(DIGESTS)),
-    Row(
-        "Checkpoints",
-        "misfit: sizes",
-        partial(resumed, batch_size=4),
-        "another run, which differs in sizes",
-    ),
-    Row(
-        "Checkpoints",
-        "misfit: data",
-        lambda run: saved_runner().fit(
-            X[::-1].copy(), **SIZES, checkpoints=Checkpoints(run / "checkpoints", resume=True)
+INCOMPLETE: dict[str, Callable[[Path], Any]] = {
+    "file: state cut": cut(STATE, 0.5),
+    "file: tensors cut": cut(STORED, 0.5),
+    "file: digests cut": cut(DIGESTS, 0.5),
+    "file: digests no text": write(DIGESTS, b"\xff\xfe"),
+    "file: state of another format": restate(lambda state: {**state, "format": 99}),
+    "file: state foreign": restate(lambda state: [1]),
+    "missing: tensors": remove(STORED),
+    "missing: digests": remove(DIGESTS),
+}
+RESUMING = {
+    "Checkpoints": [
+        *(
+            (fault, On(resumed, damage), "no checkpoint in .* is complete")
+            for fault, damage in INCOMPLETE.items()
         ),
-        "which differs in data",
-    ),
-    Row("Checkpoints", "misfit: rate", partial(resumed, lr=1e-3), "another run, which differs in"),
-    Row(
-        "Checkpoints.check",
-        "misfit: not resumed",
-        lambda run: Checkpoints(run / "checkpoints"),
-        "resume it with resume=True",
-    ),
-    Row(
-        "Checkpoints",
-        "file: no folder",
-        lambda run: Checkpoints(run / "config.json"),
-        "is a file, but a folder for check",
-    ),
-    *of(
-        "Checkpoints",
+        (
+            "misfit: sizes",
+            On(partial(resumed, batch_size=4)),
+            "another run, which differs in sizes",
+        ),
+        ("misfit: data", On(partial(resumed, x=X[::-1].copy())), "which differs in data"),
+        ("misfit: rate", On(partial(resumed, lr=1e-3)), "another run, which differs in"),
+        (
+            "file: no folder",
+            On(lambda run: Checkpoints(run / "config.json")),
+            "is a file, but a folder for check",
+        ),
         ("range: epochs", lambda: Checkpoints("new", epochs=0), f"epochs {COUNT}, got 0"),
         ("range: seconds", lambda: Checkpoints("new", seconds=-1), "seconds must be a positive"),
         ("type: resume", lambda: Checkpoints("new", resume="yes"), "resume must be True or False"),
-    ),
-]
+    ],
+    "Checkpoints.check": [
+        (
+            "misfit: not resumed",
+            On(lambda run: Checkpoints(run / "checkpoints")),
+            "resume it with resume=True",
+        ),
+    ],
+}

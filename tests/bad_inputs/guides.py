@@ -47,7 +47,6 @@ from tests.bad_inputs.shared import (
     ladder,
     mlvae,
     nvae,
-    of,
     real,
     runner,
     tables,
@@ -60,9 +59,8 @@ def exported(of: Any = None, path: str = "guide.pt2", x: Any = X, **options: Any
     return lambda: export_predictions(guide() if of is None else of(), path, x, **options)
 
 
-GUIDES = [
-    *of(
-        "export_predictions",
+GUIDES = {
+    "export_predictions": [
         ("type: guide", exported(runner), "guide must be a guide, such as runner.guide"),
         ("misfit: groups", exported(mlvae, group=LABEL), "GroupedGuide cannot be exported: the"),
         (
@@ -77,9 +75,8 @@ GUIDES = [
         ("shape: x", exported(x=X[:, :4]), "but the model was built for"),
         ("missing: label", exported(ivae), "IVAE needs label= besides x"),
         ("unknown: option", exported(lable=LABEL), "takes .* besides x, got lable"),
-    ),
-    *of(
-        "VaDEGuide",
+    ],
+    "VaDEGuide": [
         (
             "shape: label",
             lambda: guide()(TENSOR, label=torch.zeros(5, 3).long()),
@@ -94,13 +91,11 @@ GUIDES = [
             lambda: VaDEGuide(one_vamp()) and VaDEGuide(one_vamp()),
             "another guide's posteri",
         ),
-    ),
-    *of(
-        "MarginalGuide",
+    ],
+    "MarginalGuide": [
         ("type: num_samples", lambda: MarginalGuide(facet(), 2.0), f"num_samples {COUNT}, got 2.0"),
-    ),
-    *of(
-        "AmortizedGuide",
+    ],
+    "AmortizedGuide": [
         (
             "type: conditional",
             lambda: AmortizedGuide(facet(), conditional="no"),
@@ -116,9 +111,8 @@ GUIDES = [
             lambda: AmortizedGuide(facet(VampPrior(2, 2, (D,))), conditional=True),
             "which a conditional guide does not have",
         ),
-    ),
-    *of(
-        "LadderGuide",
+    ],
+    "LadderGuide": [
         (
             "type: discrete",
             lambda: LadderGuide(vlac(), discrete=Enumerate),
@@ -130,14 +124,12 @@ GUIDES = [
             "a VampPrior is made of q",
         ),
         ("misfit: marginal", lambda: ladder()(TENSOR, marginal=True), "use MarginalGuide or"),
-    ),
-    *of(
-        "ConditionalGuide",
+    ],
+    "ConditionalGuide": [
         ("misfit: model", lambda: ConditionalGuide(facet()), "is for IVAE, .* got MFCVAE: use"),
         ("type: model", lambda: ConditionalGuide({}), "model must be a model, .* got dict"),
-    ),
-    *of(
-        "SupervisedGuide",
+    ],
+    "SupervisedGuide": [
         (
             "range: infinite",
             lambda: VaDEGuide(facet(), label_weight=float("inf")),
@@ -145,37 +137,31 @@ GUIDES = [
         ),
         ("nan: weight", lambda: VaDEGuide(facet(), label_weight=NAN), "label_weight .* got nan"),
         ("type: weight", lambda: VaDEGuide(facet(), label_weight="1"), "label_weight .* got '1'"),
-    ),
-    *of(
-        "ClassifierGuide",
+    ],
+    "ClassifierGuide": [
         ("misfit: model", lambda: ClassifierGuide(facet()), "is for NVAE, got MFCVAE: use"),
         ("range: weight", lambda: ClassifierGuide(nvae().model, 1, -1), "label_weight .* got -1"),
-    ),
-    *of(
-        "CodebookGuide",
+    ],
+    "CodebookGuide": [
         ("misfit: model", lambda: CodebookGuide(facet()), "CodebookGuide is for VQVAE, got MFCVAE"),
         (
             "type: discrete",
             lambda: CodebookGuide(codes().model, 1, Enumerate()),
             "must be a GumbelSoftmax",
         ),
-    ),
-    *of(
-        "CodebookGuide.codes",
+    ],
+    "CodebookGuide.codes": [
         ("shape: x", lambda: codes().codes(np.zeros((2, 64))), r"for example x.reshape\(len\(x\)"),
-    ),
-    *of(
-        "PointGuide",
+    ],
+    "PointGuide": [
         ("misfit: model", lambda: PointGuide(facet()), "PointGuide is for facets without clusters"),
         ("type: model", lambda: PointGuide(3), "model must be a model, .* got int"),
-    ),
-    *of(
-        "FlowGuide",
+    ],
+    "FlowGuide": [
         ("misfit: VaDEGuide", lambda: VaDEGuide(a_flow()), "a flow has no encoder, it inverts"),
         ("misfit: model", lambda: FlowGuide(facet()), "FlowGuide is for GMMFlow, got MFCVAE"),
-    ),
-    *of(
-        "GroupedGuide",
+    ],
+    "GroupedGuide": [
         ("misfit: model", lambda: GroupedGuide(facet()), "GroupedGuide is for MLVAE, got MFCVAE"),
         (
             "type: evidence",
@@ -187,35 +173,30 @@ GUIDES = [
             lambda: GroupedGuide(mlvae().model, content="all"),
             "content must be one of",
         ),
-    ),
-    *of(
-        "SimilarContentGuide",
+    ],
+    "SimilarContentGuide": [
         ("range: penalty", lambda: SimilarContentGuide(mlvae().model, 1, -1), "penalty .* got -1"),
         ("nan: penalty", lambda: SimilarContentGuide(mlvae().model, 1, NAN), "penalty .* got nan"),
-    ),
-    *of(
-        "TableGuide",
+    ],
+    "TableGuide": [
         ("empty: group", lambda: TableGuide(mlvae().model, []), "group is empty: give the group"),
         ("type: floats", lambda: TableGuide(mlvae().model, [0.0, 1.0]), "group must hold integers"),
         ("shape: group", lambda: TableGuide(mlvae().model, [[0, 1]]), r"group has shape \[1, 2\]"),
-    ),
-    *of(
-        "TableGuide.embed",
+    ],
+    "TableGuide.embed": [
         ("shape: rows", lambda: tables().embed(X[:3], group=[0, 0, 1]), "tables for 5 rows, got 3"),
         ("range: row", lambda: tables().embed(X[:1], group=[0], row=[5]), "numbers from 5 to 5"),
         ("misfit: groups", lambda: tables().embed(X, group=[0, 1, 1, 1, 1]), "use those groups"),
-    ),
-    *of(
-        "InverseAutoregressive",
+    ],
+    "InverseAutoregressive": [
         ("range: num_layers", lambda: InverseAutoregressive(num_layers=0), f"num_layers {COUNT}"),
         (
             "type: num_features",
             lambda: InverseAutoregressive(num_features=1.5),
             f"num_features {COUNT}, got 1.5",
         ),
-    ),
-    *of(
-        "Refined",
+    ],
+    "Refined": [
         ("type: family", lambda: Refined("full"), r"family must be a family, such as"),
         ("range: num_steps", lambda: Refined(num_steps=0), f"num_steps {COUNT}, got 0"),
         ("range: num_points", lambda: Refined(num_points=1), "must be at least 2"),
@@ -225,25 +206,21 @@ GUIDES = [
             lambda: ConditionalGuide(IVAE((6,), 3, 2), family=Refined(), reads_label=False),
             r"leave reads_label=False out, or use Diagonal\(\)",
         ),
-    ),
-    *of(
-        "GumbelSoftmax",
+    ],
+    "GumbelSoftmax": [
         ("type: hard", lambda: GumbelSoftmax(hard="no"), "hard must be True or False, got str"),
         ("range: temperature", lambda: GumbelSoftmax(0), "temperature must be a positive number"),
-    ),
-    *of(
-        "Annealed",
+    ],
+    "Annealed": [
         ("range: end", lambda: Annealed(1.0, 0.0), "temperatures must be positive, got start=1.0"),
         ("huge: start", lambda: Annealed(INF), "temperatures must be positive, got start=inf"),
         ("type: steps", lambda: Annealed(steps=1e4), f"steps {COUNT}, got 10000.0"),
-    ),
-    *of(
-        "ScoreFunction",
+    ],
+    "ScoreFunction": [
         ("unknown: baseline", lambda: ScoreFunction("mean"), "baseline must be one of"),
         ("misfit: two guides", lambda: twice(ScoreFunction()), "belongs to another guide: give"),
-    ),
-    *of(
-        "FacetGuide.embed",
+    ],
+    "FacetGuide.embed": [
         ("missing: label", lambda: ivae().embed(X), "IVAE needs label= besides x, with one entry"),
         ("unknown: given", lambda: guide().embed(X, batch_sise=3), "got batch_sise: is that a"),
         ("shape: label", lambda: ivae().embed(X, label=[0, 1]), r"label has shape \[2\], but"),
@@ -260,28 +237,21 @@ GUIDES = [
             "label holds NaN",
         ),
         ("missing: group", lambda: mlvae().embed(X), "MLVAE needs group= besides x"),
-    ),
-    *of(
-        "FacetGuide.observed",
-        ("shape: x", lambda: guide().observed(X[0], {}), r"x has shape \[6\]"),
-    ),
-    *of(
-        "FacetGuide.posterior",
+    ],
+    "FacetGuide.observed": [("shape: x", lambda: guide().observed(X[0], {}), r"x has shape \[6\]")],
+    "FacetGuide.posterior": [
         ("huge: x", lambda: real().posterior(holed(1e300)), "beyond what torch.float32"),
-    ),
-    *of(
-        "FacetGuide.reconstruct",
+    ],
+    "FacetGuide.reconstruct": [
         ("nan: x", lambda: guide().reconstruct(holed(NAN)), "NaN or infinite"),
-    ),
-    *of(
-        "FacetGuide.predict_proba",
+    ],
+    "FacetGuide.predict_proba": [
         ("type: known", lambda: nvae().predict_proba(X, label=LABEL, known=LABEL), "5 booleans"),
-    ),
-    *of(
-        "FacetGuide.predict",
+    ],
+    "FacetGuide.predict": [
         ("range: label", lambda: nvae().predict(X, label=LABEL - 2), "or -1 where unknown"),
-    ),
-]
+    ],
+}
 
 
 def a_flow() -> GMMFlow:

@@ -77,7 +77,6 @@ from tests.bad_inputs.shared import (
     guide,
     holed,
     nvae,
-    of,
 )
 
 
@@ -95,9 +94,8 @@ def two_columns() -> Columns:
     return Columns({"age": Normal(), "city": Categorical(3)})
 
 
-PRIORS = [
-    *of(
-        "GaussianMixture",
+PRIORS = {
+    "GaussianMixture": [
         ("range: K 0", lambda: GaussianMixture(0, 2), f"num_components {COUNT}, got 0"),
         ("type: K 2.0", lambda: GaussianMixture(2.0, 2), f"num_components {COUNT}, got 2.0"),
         ("type: K True", lambda: GaussianMixture(True, 2), f"num_components {COUNT}, got True"),
@@ -125,16 +123,14 @@ PRIORS = [
             ),
             "covariances must be symmetric",
         ),
-    ),
-    *of(
-        "NeighborMixture",
+    ],
+    "NeighborMixture": [
         ("type: mixture", lambda: NeighborMixture(StandardNormal(2)), r"mixture must be such as"),
         ("range: strength", lambda: neighborly(-1.0), "at least 0, got -1.0"),
         ("nan: strength", lambda: neighborly(NAN), "at least 0, got nan"),
         ("type: strength", lambda: neighborly("1"), "at least 0, got '1'"),
-    ),
-    *of(
-        "GaussianMixture.initialize",
+    ],
+    "GaussianMixture.initialize": [
         ("shape: loc", lambda: mixture().initialize(torch.zeros(2)), r"loc has shape \[2\], but"),
         ("nan: loc", lambda: mixture().initialize(torch.full((3, 2), NAN)), "loc holds NaN"),
         ("type: loc", lambda: mixture().initialize([[0.0, 0.0]] * 3), r"loc must be a tensor \[3"),
@@ -148,9 +144,8 @@ PRIORS = [
             lambda: mixture().initialize(weights=torch.tensor([0.5, 1, -0.5])),
             r"cannot be negative, got \[0.5, 1.0, -0.5\]",
         ),
-    ),
-    *of(
-        "Prior.sample",
+    ],
+    "Prior.sample": [
         ("range: n 0", lambda: mixture().sample(0), f"n {COUNT}, got 0"),
         ("range: cluster", lambda: mixture().sample(2, 3), "has the components 0 to 2, got"),
         (
@@ -158,78 +153,63 @@ PRIORS = [
             lambda: mixture().sample(2, temperature=-1),
             "must be at least 0, got -1",
         ),
-    ),
-    *of(
-        "Prior.log_prob",
+    ],
+    "Prior.log_prob": [
         (
             "shape: z",
             lambda: mixture().log_prob(np.zeros((5, 1))),
             r"z has shape \[5, 1\], .* \[..., 2\]",
         ),
-    ),
-    *of(
-        "Mixture.set_weights",
+    ],
+    "Mixture.set_weights": [
         (
             "shape: weights",
             lambda: mixture().set_weights(torch.ones(2)),
             r"\[2\], but \[3\] is needed",
         ),
-    ),
-    *of("StandardNormal", ("range: dim 0", lambda: StandardNormal(0), f"dim {COUNT}, got 0")),
-    *of(
-        "StandardNormal.log_joint",
+    ],
+    "StandardNormal": [("range: dim 0", lambda: StandardNormal(0), f"dim {COUNT}, got 0")],
+    "StandardNormal.log_joint": [
         ("shape: z", lambda: StandardNormal(2).log_joint(np.zeros((5, 3))), r"\[5, 3\], but"),
-    ),
-    *of(
-        "VampPrior",
+    ],
+    "VampPrior": [
         ("range: K 0", lambda: VampPrior(0, 2, (D,)), f"num_components {COUNT}, got 0"),
         ("type: x_shape", lambda: VampPrior(2, 2, D), "x_shape is the shape of one sample, .* got"),
         ("range: support", lambda: VampPrior(2, 2, (D,), support=(1, 0)), r"with low < high, got"),
         ("missing: a guide", lambda: VampPrior(2, 2, (D,)).sample(1), "build one first, such as"),
-    ),
-    *of(
-        "VampPrior.bind",
+    ],
+    "VampPrior.bind": [
         (
             "shape: other data",
             lambda: VaDEGuide(facet(VampPrior(2, 2, (5,)))),
             r"built for data of shape \(5,\)",
         ),
-    ),
-    *of("Flat", ("range: dim 0", lambda: Flat(0), f"dim {COUNT}, got 0")),
-    *of(
-        "Flat.sample", ("misfit: no draws", lambda: Flat(2).sample(1), "a flat prior has no draws")
-    ),
-    *of(
-        "Codebook",
+    ],
+    "Flat": [("range: dim 0", lambda: Flat(0), f"dim {COUNT}, got 0")],
+    "Flat.sample": [("misfit: no draws", lambda: Flat(2).sample(1), "a flat prior has no draws")],
+    "Codebook": [
         ("range: places 0", lambda: Codebook(3, 2, 0), f"places {COUNT}, got 0"),
         ("type: code_dim", lambda: Codebook(3, 1.5, 4), f"code_dim {COUNT}, got 1.5"),
-    ),
-    *of(
-        "Codebook.sample",
+    ],
+    "Codebook.sample": [
         ("range: code", lambda: Codebook(3, 2, 4).sample(1, 3), "components 0 to 2, got cluster=3"),
-    ),
-    *of(
-        "ClassBlocks", ("range: block_dim", lambda: ClassBlocks(3, 0), f"block_dim {COUNT}, got 0")
-    ),
-    *of(
-        "ConditionalNormal",
+    ],
+    "ClassBlocks": [("range: block_dim", lambda: ClassBlocks(3, 0), f"block_dim {COUNT}, got 0")],
+    "ConditionalNormal": [
         ("range: width", lambda: ConditionalNormal(2, 2, width=0), f"width {COUNT}, got 0"),
         ("type: label_dim", lambda: ConditionalNormal("u", 2), f"label_dim {COUNT}, got 'u'"),
-    ),
-    *of(
-        "ConditionalNormal.latent",
+    ],
+    "ConditionalNormal.latent": [
         ("missing: u", lambda: ConditionalNormal(2, 2).latent(), "needs it: latent"),
-    ),
-    *of(
-        "ConditionalNormal.log_joint",
+    ],
+    "ConditionalNormal.log_joint": [
         ("misfit: no u", lambda: ConditionalNormal(2, 2).log_joint(Z), "z has no density under"),
-    ),
-    *of(
-        "DirichletWeights",
+    ],
+    "DirichletWeights": [
         ("range: num_data", lambda: DirichletWeights(0), f"num_data {COUNT}, got 0"),
         ("range: alpha", lambda: DirichletWeights(9, -1), "concentration must be a positive"),
-    ),
-]
+    ],
+}
 
 
 @cache
@@ -241,9 +221,8 @@ def neighborly(strength: Any = 1.0) -> NeighborMixture:
     return NeighborMixture(mixture(), strength)
 
 
-LIKELIHOODS = [
-    *of(
-        "Normal",
+LIKELIHOODS = {
+    "Normal": [
         ("range: scale 0", lambda: Normal(0.0), "standard deviation and must be positive, got 0.0"),
         ("nan: scale", lambda: Normal(NAN), "must be positive, got nan"),
         ("type: scale", lambda: Normal("0.3"), "must be positive, got '0.3'"),
@@ -254,20 +233,17 @@ LIKELIHOODS = [
         ("nan: loc", lambda: Normal(loc=NAN), "loc is where the output is 0 and must be finite"),
         ("range: unit", lambda: Normal(unit=0.0), "unit is what .* must be positive, got 0.0"),
         ("misfit: bounded", lambda: Normal(0.3, bounded=True, loc=1.0), "a bounded mean lies in"),
-    ),
-    *of(
-        "StudentT",
+    ],
+    "StudentT": [
         ("range: df", lambda: StudentT(1.0), "df must be a number above 1, .* got 1.0"),
         ("range: scale", lambda: StudentT(scale=-1.0), "must be positive, got -1.0"),
-    ),
-    *of(
-        "LogNormal",
+    ],
+    "LogNormal": [
         ("range: scale", lambda: LogNormal(0.0), "must be positive, got 0.0"),
         ("huge: loc", lambda: LogNormal(loc=INF), "must be finite, got inf"),
         ("range: x", lambda: LogNormal().check(torch.zeros(3)), "LogNormal needs positive ones"),
-    ),
-    *of(
-        "Poisson",
+    ],
+    "Poisson": [
         ("type: zero_inflated", lambda: Poisson(1), "zero_inflated must be True or False, got int"),
         ("range: unit", lambda: Poisson(unit=-1.0), "must be positive, got -1.0"),
         (
@@ -275,9 +251,8 @@ LIKELIHOODS = [
             lambda: Poisson().check(torch.tensor([3.0, -2.0])),
             "values such as -2, but Poisson needs counts",
         ),
-    ),
-    *of(
-        "NegativeBinomial",
+    ],
+    "NegativeBinomial": [
         ("type: zero_inflated", lambda: NegativeBinomial("yes"), "zero_inflated must be True or"),
         ("nan: loc", lambda: NegativeBinomial(loc=NAN), "must be finite, got nan"),
         (
@@ -285,9 +260,8 @@ LIKELIHOODS = [
             lambda: NegativeBinomial().check(torch.tensor([0.5])),
             "values such as 0.5, but NegativeBinomial needs counts",
         ),
-    ),
-    *of(
-        "Multinomial",
+    ],
+    "Multinomial": [
         ("range: batches", lambda: Multinomial(num_batches=0), f"num_batches {COUNT}, got 0"),
         ("type: columns", lambda: Multinomial(num_columns=2.5), f"num_columns {COUNT}, got 2.5"),
         ("nan: total", lambda: Multinomial(total=NAN), "total must be a positive number, got nan"),
@@ -311,9 +285,8 @@ LIKELIHOODS = [
             lambda: Multinomial().check(torch.tensor([[3.0, -2.0]])),
             "values such as -2, but Multinomial needs counts",
         ),
-    ),
-    *of(
-        "DirichletMultinomial",
+    ],
+    "DirichletMultinomial": [
         (
             "range: concentration",
             lambda: DirichletMultinomial(concentration=0.0),
@@ -324,45 +297,39 @@ LIKELIHOODS = [
             lambda: DirichletMultinomial().check(torch.tensor([[0.5]])),
             "values such as 0.5, but DirichletMultinomial needs counts",
         ),
-    ),
-    *of(
-        "Multinomial.output_shape",
+    ],
+    "Multinomial.output_shape": [
         (
             "shape: no column",
             lambda: Multinomial(2, 3).output_shape((1,)),
             r"Multinomial describes rows of columns, and x_shape is \(1,\)",
         ),
-    ),
-    *of(
-        "Multinomial.check",
+    ],
+    "Multinomial.check": [
         ("type: broken count", lambda: Multinomial().check(torch.tensor([0.5])), "needs counts"),
-    ),
-    *of(
-        "Multinomial.check_sparse",
+    ],
+    "Multinomial.check_sparse": [
         (
             "range: negative count",
             lambda: Multinomial().check_sparse(sparse_rows(torch.tensor([[-1.0]]).to_sparse_coo())),
             "values such as -1, but Multinomial needs counts",
         ),
-    ),
-    *of(
-        "Likelihood.check_sparse",
+    ],
+    "Likelihood.check_sparse": [
         (
             "range: negative count",
             lambda: Poisson().check_sparse(sparse_rows(torch.tensor([[-1.0]]).to_sparse_coo())),
             "values such as -1, but Poisson needs counts",
         ),
-    ),
-    *of(
-        "SparseRows",
+    ],
+    "SparseRows": [
         (
             "shape: three axes",
             lambda: sparse_rows(torch.zeros(2, 3, 4).to_sparse_coo()),
             r"x is sparse and has shape \[2, 3, 4\], but \[N, D\] is needed",
         ),
-    ),
-    *of(
-        "Categorical",
+    ],
+    "Categorical": [
         ("range: one", lambda: Categorical(1), "num_categories must be at least 2, got 1"),
         ("type: number", lambda: Categorical(2.0), f"num_categories {COUNT}, got 2.0"),
         (
@@ -375,15 +342,13 @@ LIKELIHOODS = [
             lambda: Categorical(3).check(torch.tensor([3.0])),
             r"values such as 3, but Categorical\(3\) needs the codes 0 to 2",
         ),
-    ),
-    *of(
-        "Ordinal",
+    ],
+    "Ordinal": [
         ("range: one", lambda: Ordinal(1), "num_categories must be at least 2, got 1"),
         ("type: names", lambda: Ordinal(["low", "high"]), f"num_categories {COUNT}"),
         ("range: code", lambda: Ordinal(3).check(torch.tensor([0.5])), r"values such as 0.5, but"),
-    ),
-    *of(
-        "Columns",
+    ],
+    "Columns": [
         ("empty: columns", lambda: Columns({}), "columns is empty: give at least one"),
         ("type: columns", lambda: Columns([Normal()]), "columns must be likelihoods by name"),
         ("type: name", lambda: Columns({1: Normal()}), "names of columns must be strings"),
@@ -394,9 +359,8 @@ LIKELIHOODS = [
             "column 'age' needs a likelihood of single entries",
         ),
         ("misfit: one for two", one_for_two, r"\['a', 'b'\] share a likelihood object"),
-    ),
-    *of(
-        "Columns.output_shape",
+    ],
+    "Columns.output_shape": [
         (
             "misfit: x_shape",
             lambda: MFCVAE((D,), {"z": StandardNormal(2)}, two_columns()),
@@ -407,35 +371,30 @@ LIKELIHOODS = [
             lambda: Columns({"city": Categorical()}).output_shape((1,)),
             r"column 'city': Categorical\(\) does not know its categories",
         ),
-    ),
-    *of(
-        "Columns.check",
+    ],
+    "Columns.check": [
         (
             "range: code",
             lambda: two_columns().check(torch.tensor([[1.0, 2.0], [NAN, 5.0]])),
             r"column 'city': x has values such as 5, but Categorical\(3\)",
         ),
-    ),
-    *of(
-        "Bernoulli",
+    ],
+    "Bernoulli": [
         ("range: threshold", lambda: Bernoulli(1.0), r"threshold must be within \[0, 1\), got 1.0"),
         ("nan: threshold", lambda: Bernoulli(NAN), r"threshold must be within \[0, 1\), got nan"),
         ("type: threshold", lambda: Bernoulli("0.5"), r"threshold must be within \[0, 1\), got"),
-    ),
-    *of(
-        "ContinuousBernoulli",
+    ],
+    "ContinuousBernoulli": [
         (
             "range: x",
             lambda: embed(ContinuousBernoulli(), holed(2.0)),
             "ContinuousBernoulli .* needs",
         ),
-    ),
-    *of(
-        "HeteroscedasticNormal",
+    ],
+    "HeteroscedasticNormal": [
         ("range: bound", lambda: HeteroscedasticNormal(0), "must be a positive number, got 0"),
-    ),
-    *of(
-        "Incomplete",
+    ],
+    "Incomplete": [
         ("type: no likelihood", lambda: Incomplete(0.3), "likelihood must be a likelihood, such"),
         ("misfit: twice", lambda: Incomplete(Incomplete(Normal(0.3))), "must be of single entries"),
         (
@@ -450,26 +409,23 @@ LIKELIHOODS = [
             lambda: embed(Incomplete(Bernoulli()), holed(INF)),
             "1 values that are infinite",
         ),
-    ),
-    *of(
-        "DiscretizedLogistic",
+    ],
+    "DiscretizedLogistic": [
         ("range: scale", lambda: DiscretizedLogistic(-1), "scale must be a positive number, got"),
         ("misfit: x", lambda: embed(DiscretizedLogistic(), X), "not multiples of 1/255"),
-    ),
-    *of(
-        "Likelihood.check",
+    ],
+    "Likelihood.check": [
         ("range: x", lambda: Bernoulli().check(torch.tensor([2.0])), r"needs \[0.0, 1.0\]"),
-    ),
-]
+    ],
+}
 
 
 def embed(likelihood: Any, x: Any) -> Any:
     return VaDEGuide(MFCVAE((D,), {"z": StandardNormal(2)}, likelihood, SharedMLP((8,)))).embed(x)
 
 
-NETWORKS = [
-    *of(
-        "MLPLadder",
+NETWORKS = {
+    "MLPLadder": [
         ("range: width 0", lambda: MLPLadder((8, 0)), f"each of widths {COUNT}, got 0"),
         ("type: width", lambda: MLPLadder((8.5,)), f"each of widths {COUNT}, got 8.5"),
         ("unknown: activation", lambda: MLPLadder(activation="swish"), "activation must be one of"),
@@ -483,9 +439,8 @@ NETWORKS = [
             lambda: MFCVAE((D,), {"z": StandardNormal(2)}, network=MLPLadder((8, 9))),
             "the ladder has 2 rungs",
         ),
-    ),
-    *of(
-        "Architecture.encoder",
+    ],
+    "Architecture.encoder": [
         ("misfit: no levels", lambda: MLP().encoder((6,), [4], [3]), "MLP has no levels that"),
         ("misfit: no ladder", lambda: SharedMLP((4,)).encoder((6,), (4,), (3,)), "use a ladder"),
         (
@@ -493,75 +448,66 @@ NETWORKS = [
             lambda: MLPLadder((8, 9)).encoder((D,), (0, 4), (0, 3)),
             "all with heads",
         ),
-    ),
-    *of(
-        "SharedMLP",
+    ],
+    "SharedMLP": [
         ("empty: widths", lambda: SharedMLP(()), "widths must be a sequence of integers, such as"),
         ("unknown: init", lambda: SharedMLP(init="zeros"), "init must be one of"),
         ("type: activation", lambda: SharedMLP(activation=torch.nn.ReLU), "activation must be one"),
         ("misfit: no ladder", lambda: LadderGuide(facet()), r"MLPLadder\(rungs=\[1\]\) for one"),
-    ),
-    *of(
-        "MLP",
+    ],
+    "MLP": [
         ("range: dropout", lambda: MLP(dropout=1.0), r"within \[0, 1\), got 1.0"),
         ("nan: dropout", lambda: MLP(dropout=NAN), r"within \[0, 1\), got nan"),
         ("type: dropout", lambda: MLP(dropout="some"), r"within \[0, 1\), got 'some'"),
         ("type: skip", lambda: MLP(skip="no"), "skip must be True or False, got str"),
-    ),
-    *of(
-        "ConvLadder",
+    ],
+    "ConvLadder": [
         ("type: widths", lambda: ConvLadder(64), "widths must be a sequence of integers, .* got"),
         ("shape: no images", lambda: VAE((D,), 2, network=ConvLadder((4,))), "needs? images"),
         ("shape: odd", lambda: ConvLadder((4, 5)).encoder((1, 14, 16), (4, 4)), "divide by 4"),
         ("shape: small", lambda: ConvLadder((4, 5, 6)).decoder((1, 8, 8), (2,) * 3), "leave 2 or"),
-    ),
-    *of(
-        "ConvGrid",
+    ],
+    "ConvGrid": [
         ("shape: no images", lambda: Autoencoder((D,), 2), "needs images .* divide by 4, got"),
         (
             "misfit: facets",
             lambda: MFCVAE((1, 8, 8), {"z": StandardNormal(3)}, network=grid()),
             "has 4 places",
         ),
-    ),
-    *of(
-        "ConvNet",
+    ],
+    "ConvNet": [
         (
             "shape: odd image",
             lambda: VAE((1, 7, 8), 2, network=ConvNet()),
             "height and width divide by 4",
         ),
         ("range: hidden", lambda: ConvNet(hidden=0), f"hidden {COUNT}, got 0"),
-    ),
-    *of(
-        "StridedConvNet",
+    ],
+    "StridedConvNet": [
         ("range: hidden", lambda: StridedConvNet(hidden=-1), f"hidden {COUNT}, got -1"),
         ("shape: small", lambda: VAE((1, 8, 8), 2, network=StridedConvNet()), "divide by 16"),
-    ),
-    *of(
-        "ResNet",
+    ],
+    "ResNet": [
         ("misfit: one width", lambda: ResNet((16,)), "ResNet needs a first width and one for each"),
         ("shape: no images", lambda: VAE((D,), 2, network=ResNet((4, 5))), r"got x_shape=\(6,\)"),
-    ),
-    *of(
-        "AutoregressiveFlow",
+    ],
+    "AutoregressiveFlow": [
         ("range: num_layers", lambda: AutoregressiveFlow(num_layers=0), f"num_layers {COUNT}, got"),
         (
             "misfit: VAE",
             lambda: VaDEGuide(VAE((D,), D, network=AutoregressiveFlow((8,), num_layers=1))),
             "use FlowGuide with GMMFlow",
         ),
-    ),
-]
+    ],
+}
 
 
 def decoded(**latents: Any) -> Any:
     return guide().model.decode({"digit": Z, **latents})
 
 
-MODELS = [
-    *of(
-        "MFCVAE",
+MODELS = {
+    "MFCVAE": [
         (
             "misfit: a prior of VQVAE",
             lambda: MFCVAE((6,), {"a": Codebook(4, 3, 1)}),
@@ -604,9 +550,8 @@ MODELS = [
             lambda: MFCVAE((D,), {"z": StandardNormal(2)}, None, (500, 2000)),
             "network must be an architecture, .* got tuple",
         ),
-    ),
-    *of(
-        "FacetModel.log_joint",
+    ],
+    "FacetModel.log_joint": [
         (
             "missing: facet",
             lambda: guide().model.log_joint(X, {"digit": torch.zeros(1, 2)}),
@@ -617,9 +562,8 @@ MODELS = [
             lambda: IVAE((6,), 3, 2).log_joint(X, {"label": torch.zeros(len(X), 2)}),
             "IVAE needs label= besides x and its latents",
         ),
-    ),
-    *of(
-        "FacetModel.decode",
+    ],
+    "FacetModel.decode": [
         ("missing: facet", lambda: decoded(), r"each of the facets \['style', 'digit'\], got"),
         ("shape: z", lambda: decoded(style=Z[:, :1]), r"facet 'style' has shape \[8, 1\], not"),
         ("type: text", lambda: decoded(style="a"), "must hold numbers"),
@@ -629,13 +573,11 @@ MODELS = [
             lambda: cvae().model.decode({"z": Z}, label=torch.full((8,), 3)),
             "label must be within 0 to 2",
         ),
-    ),
-    *of(
-        "FacetModel.prior",
+    ],
+    "FacetModel.prior": [
         ("unknown: facet", lambda: guide().model.prior("hue"), r"this model has \['style'"),
-    ),
-    *of(
-        "FacetModel.generate",
+    ],
+    "FacetModel.generate": [
         (
             "unknown: facet",
             lambda: guide().model.generate(1, "color", 0),
@@ -656,42 +598,35 @@ MODELS = [
         ),
         ("unknown: given", lambda: guide().model.generate(1, label=[1]), r"got \['label'\]"),
         ("misfit: label", lambda: nvae().model.generate(1, "class", 0, label=[2]), "both choose"),
-    ),
-    *of(
-        "VaDE",
+    ],
+    "VaDE": [
         ("type: prior", lambda: VaDE((D,), StandardNormal(2)), "prior must be a mixture, such as"),
-    ),
-    *of(
-        "VLAC",
+    ],
+    "VLAC": [
         ("shape: layers", lambda: VLAC((D,), [2, 3], [1]), r"must be equally many, got \(2, 3\)"),
         ("type: numbers", lambda: VLAC((D,), 3, 2), r"must be a sequence .* such as \(1, 5, 50"),
-    ),
-    *of(
-        "VLAE",
+    ],
+    "VLAE": [
         ("type: dims", lambda: VLAE((D,), 3), "dims must be a sequence of integers, .* got 3"),
-    ),
-    *of("GMDGM", ("range: dim", lambda: GMDGM((D,), 3, 0), f"each of dims {COUNT}, got 0")),
-    *of("VAE", ("range: dim", lambda: VAE((D,), 0), f"each of dims {COUNT}, got 0")),
-    *of("IVAE", ("range: num_labels", lambda: IVAE((D,), 0, 2), f"num_labels {COUNT}, got 0")),
-    *of(
-        "ContinuousIVAE",
+    ],
+    "GMDGM": [("range: dim", lambda: GMDGM((D,), 3, 0), f"each of dims {COUNT}, got 0")],
+    "VAE": [("range: dim", lambda: VAE((D,), 0), f"each of dims {COUNT}, got 0")],
+    "IVAE": [("range: num_labels", lambda: IVAE((D,), 0, 2), f"num_labels {COUNT}, got 0")],
+    "ContinuousIVAE": [
         ("range: label_dim", lambda: ContinuousIVAE((D,), 0, 2), f"label_dim {COUNT}, got 0"),
         ("type: dim", lambda: ContinuousIVAE((D,), 3, None), f"dim {COUNT}, got None"),
-    ),
-    *of("CVAE", ("range: num_classes", lambda: CVAE((D,), -1, 2), f"num_classes {COUNT}, got -1")),
-    *of(
-        "NVAE",
+    ],
+    "CVAE": [("range: num_classes", lambda: CVAE((D,), -1, 2), f"num_classes {COUNT}, got -1")],
+    "NVAE": [
         ("range: shared_dim", lambda: NVAE((D,), 3, 2, 0), f"shared_dim {COUNT}, got 0"),
         ("range: alpha", lambda: NVAE((D,), 3, 2, 2, concentration=0), "concentration must be"),
         ("type: alpha", lambda: NVAE((D,), 3, 2, 2, concentration="1"), "concentration must be"),
-    ),
-    *of(
-        "MLVAE",
+    ],
+    "MLVAE": [
         ("range: content_dim", lambda: MLVAE((D,), 0, 2), f"content_dim {COUNT}, got 0"),
         ("type: style_dim", lambda: MLVAE((D,), 2, "2"), f"style_dim {COUNT}, got '2'"),
-    ),
-    *of(
-        "VQVAE",
+    ],
+    "VQVAE": [
         ("misfit: guide", lambda: VaDEGuide(codes().model), "draws no codes, as VQVAE needs them"),
         ("range: num_codes", lambda: VQVAE((1, 8, 8), 0, 3), f"num_codes {COUNT}, got 0"),
         ("type: x_shape", lambda: VQVAE(64, 5, 3), "shape of one sample, .* got 64"),
@@ -700,18 +635,15 @@ MODELS = [
             lambda: VQVAE((1, 8, 8), 5, 3, network=MLP()),
             "network must be a ConvGrid, .* got MLP",
         ),
-    ),
-    *of(
-        "Autoencoder",
+    ],
+    "Autoencoder": [
         ("type: code_dim", lambda: Autoencoder((1, 8, 8), "3"), f"code_dim {COUNT}, got '3'"),
-    ),
-    *of(
-        "ScaleSites",
+    ],
+    "ScaleSites": [
         ("type: scales", lambda: ScaleSites(0.5), "scales must be factors by site, such as"),
         ("unknown: site", misspelled, "no program had the site 'z_digti' to scale: they have"),
-    ),
-    *of(
-        "GMMFlow",
+    ],
+    "GMMFlow": [
         ("type: prior", lambda: GMMFlow((D,), StandardNormal(D)), "prior must be a mixture, such"),
         (
             "misfit: VampPrior",
@@ -724,5 +656,5 @@ MODELS = [
             "AutoregressiveFlow.*, got MLP",
         ),
         ("shape: dims", lambda: GMMFlow((D,), GaussianMixture(2, 5)), "its latents have 5, but x"),
-    ),
-]
+    ],
+}

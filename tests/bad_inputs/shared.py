@@ -74,14 +74,26 @@ class Row:
         return f"{self.about}, {self.fault}"
 
 
-def of(about: str, *rows: tuple[Any, ...]) -> list[Row]:
-    """Rows about one name: fault, call and message each, and the error's type where it is another
-    than ValueError.
-    """
-    return [
-        Row(about, fault, partial(_alone, call), message, *error)
-        for fault, call, message, *error in rows
-    ]
+#: Rows by what they are about: fault, call and message each, and the error's type where it is
+#: another than ValueError.
+Table = dict[str, list[tuple[Any, ...]]]
+
+
+@dataclass(frozen=True)
+class On:
+    """A call with the folder of a saved run, and what is done to that folder before."""
+
+    call: Callable[[Path], Any]
+    damage: Callable[[Path], Any] | None = None
+
+
+def rows(table: Table) -> list[Row]:
+    return [row(about, *each) for about, faults in table.items() for each in faults]
+
+
+def row(about: str, fault: str, call: Callable[[], Any] | On, message: str, *error: Any) -> Row:
+    on = call if isinstance(call, On) else On(partial(_alone, call))
+    return Row(about, fault, on.call, message, *error or [ValueError], on.damage)
 
 
 def _alone(call: Callable[[], Any], run: Path) -> Any:

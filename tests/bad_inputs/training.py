@@ -64,7 +64,7 @@ from tests.bad_inputs.shared import (
     LABEL,
     NAN,
     TENSOR,
-    Row,
+    On,
     X,
     facet,
     fit,
@@ -72,7 +72,6 @@ from tests.bad_inputs.shared import (
     holed,
     ivae,
     mlvae,
-    of,
     one_facet,
     runner,
     tables,
@@ -80,26 +79,22 @@ from tests.bad_inputs.shared import (
     vae,
 )
 
-SCHEDULES = [
-    *of(
-        "Constant",
+SCHEDULES = {
+    "Constant": [
         ("nan: weight", lambda: Constant(NAN), "weight must be a number of at least 0, got nan"),
         ("type: weight", lambda: Constant({"z_digit": "2"}), "weight must be a number of at least"),
         ("unknown: site", lambda: fit(schedule=Constant({"z_hue": 2})), "there is no site 'z_hue'"),
-    ),
-    *of(
-        "WarmUp",
+    ],
+    "WarmUp": [
         ("range: steps", lambda: WarmUp(0), f"steps {COUNT}, got 0"),
         ("misfit: run", lambda: fit(schedule=WarmUp(9)), "warm-up would end at step 9, but the"),
-    ),
-    *of(
-        "CoolDown",
+    ],
+    "CoolDown": [
         ("range: start", lambda: CoolDown(0.5, 3), "start must be a number of at least 1, got 0.5"),
         ("huge: start", lambda: CoolDown(INF, 3), "start must be a number of at least 1, got inf"),
         ("misfit: run", lambda: fit(schedule=CoolDown(2, 9)), "cooling would end at step 9, but"),
-    ),
-    *of(
-        "ProgressiveFadeIn",
+    ],
+    "ProgressiveFadeIn": [
         ("range: phase", lambda: ProgressiveFadeIn((0, 5)), f"each phase of epochs {COUNT}, got 0"),
         ("type: epochs", lambda: ProgressiveFadeIn(201), "must hold the length of each phase"),
         ("range: fade", lambda: ProgressiveFadeIn((5, 5), 0), f"fade_steps {COUNT}, got 0"),
@@ -115,13 +110,12 @@ SCHEDULES = [
             lambda: fit(schedule=ProgressiveFadeIn((4,), 2)),
             "has 1 phases, but the model has 2 facets",
         ),
-    ),
-]
+    ],
+}
 
 
-OBJECTIVES = [
-    *of(
-        "Loss",
+OBJECTIVES = {
+    "Loss": [
         ("type: model", lambda: Loss(guide(), guide()), "model must be a model, .* got VaDEGuide"),
         ("type: guide", lambda: Loss(guide().model, VaDEGuide), "guide must be a guide, .* got"),
         ("misfit: guide", lambda: Loss(facet(), guide()), "the guide was built for another model"),
@@ -131,17 +125,15 @@ OBJECTIVES = [
             lambda: Loss(*drawn_twice(), GuideEnum_ELBO(max_plate_nesting=1)),
             "give it max_plate_nesting",
         ),
-    ),
-    *of(
-        "GuideEnum_ELBO",
+    ],
+    "GuideEnum_ELBO": [
         (
             "range: plates",
             lambda: GuideEnum_ELBO(max_plate_nesting=0),
             f"max_plate_nesting {COUNT}, got 0",
         ),
-    ),
-    *of(
-        "MeanField_ELBO",
+    ],
+    "MeanField_ELBO": [
         (
             "range: particles",
             lambda: MeanField_ELBO(max_plate_nesting=1, num_particles=0),
@@ -152,28 +144,25 @@ OBJECTIVES = [
             lambda: Loss(guide().model, guide(), MeanField_ELBO(max_plate_nesting=1)),
             "VaDEGuide enumerates its clusters, which MeanField_ELBO would score wrongly",
         ),
-    ),
-    *of(
-        "MeanFieldEnum_ELBO",
+    ],
+    "MeanFieldEnum_ELBO": [
         (
             "misfit: guide",
             lambda: Loss(guide().model, guide(), MeanFieldEnum_ELBO(max_plate_nesting=1)),
             "which MeanFieldEnum_ELBO would score wrongly",
         ),
-    ),
-    *of(
-        "ScoreFunction_ELBO",
+    ],
+    "ScoreFunction_ELBO": [
         (
             "misfit: guide",
             lambda: Loss(guide().model, guide(), ScoreFunction_ELBO(max_plate_nesting=1)),
             "which ScoreFunction_ELBO would score wrongly",
         ),
-    ),
-    *of(
-        "ImportanceWeighted_ELBO",
+    ],
+    "ImportanceWeighted_ELBO": [
         ("range: draws", lambda: ImportanceWeighted_ELBO(0), f"num_draws {COUNT}, got 0"),
-    ),
-]
+    ],
+}
 
 
 def drawn_twice() -> tuple[FacetModel, VaDEGuide]:
@@ -181,10 +170,8 @@ def drawn_twice() -> tuple[FacetModel, VaDEGuide]:
     return g.model, g
 
 
-RUNS = [
-    *of("SVIRunner.fit", *((fault, partial(fit, x=x), message) for fault, x, message in DATA)),
-    *of(
-        "SVIRunner",
+RUNS = {
+    "SVIRunner": [
         (
             "misfit: an optimizer with a closure",
             lambda: run_with(optimizer=torch.optim.LBFGS),
@@ -212,9 +199,9 @@ RUNS = [
             lambda: SVIRunner(guide().model, guide(), GuideEnum_ELBO),
             "an instance of an ELBO",
         ),
-    ),
-    *of(
-        "SVIRunner.fit",
+    ],
+    "SVIRunner.fit": [
+        *((fault, partial(fit, x=x), message) for fault, x, message in DATA),
         ("missing: label", lambda: fit(ivae), "IVAE needs label= besides x"),
         ("unknown: option", lambda: fit(epoch=3), "got epoch: is that a misspelled option"),
         ("shape: group", lambda: fit(mlvae, group=[0, 1]), r"group has shape \[2\], but there are"),
@@ -238,17 +225,24 @@ RUNS = [
         ("type: checkpoints", lambda: fit(checkpoints="new"), r"such as Checkpoints\('folder'\)"),
         ("type: fabric", lambda: fit(fabric="x"), "fabric must be a Lightning Fabric, .* got 'x'"),
         ("nan: parameters", lambda: fit(spoilt), r"not finite before the first step: .* is not"),
-    ),
-    *of(
-        "Rows",
+        ("shape: neighbors", lambda: told(np.ones((len(X), 2))), "neighbors of 'digit' has shape"),
+        ("range: neighbors", lambda: told(-np.ones((len(X), 3))), "numbers that no count can be"),
+        ("unknown: neighbors", lambda: told({"hue": SAID}), "neighbors is given for 'hue'"),
+        ("misfit: neighbors", lambda: told(SAID, runner()), "this model has none"),
+        (
+            "misfit: neighbors of two facets",
+            lambda: two_with_neighbors().embed(X, neighbors=SAID),
+            "2 facets with a NeighborMixture: give them by facet",
+        ),
+    ],
+    "Rows": [
         (
             "misfit: groups",
             lambda: fit(mlvae, group=LABEL, batches=Rows()),
             r"use batches=Groups\(\)",
         ),
-    ),
-    *of(
-        "Groups",
+    ],
+    "Groups": [
         ("missing: group", lambda: fit(batches=Groups()), "none were given: leave batches= out"),
         ("range: members", lambda: Groups(0), f"max_members {COUNT}, got 0"),
         (
@@ -256,15 +250,13 @@ RUNS = [
             lambda: fit(tables, group=[0, 0, 1, 1, 1], batches=Groups(2)),
             "max_members=2 would split groups of up to 3 rows, but a guide of tables has one",
         ),
-    ),
-    *of(
-        "Guard",
+    ],
+    "Guard": [
         ("unknown: action", lambda: Guard("stopp"), r"action must be one of \('stop', 'skip'"),
         ("range: norm", lambda: Guard(max_norm=-1), "max_norm must be a positive number, got -1"),
         ("type: norm", lambda: Guard(max_norm="1"), "max_norm must be a positive number, got '1'"),
-    ),
-    *of(
-        "Evaluate",
+    ],
+    "Evaluate": [
         ("range: every", lambda: Evaluate(dict, 0), f"every {COUNT}, got 0"),
         (
             "type: measure of nothing",
@@ -272,53 +264,45 @@ RUNS = [
             "what measure returns must be numbers by name, got NoneType",
         ),
         ("type: measure", lambda: Evaluate("acc"), "measure must be a function that is called"),
-    ),
-    Row(
-        "JSONLines",
-        "file: a folder",
-        lambda run: fit(callbacks=[JSONLines(run / "checkpoints")]),
-        "checkpoints is a folder, but a file for records is needed",
-    ),
-    *of(
-        "JSONLines",
+    ],
+    "JSONLines": [
+        (
+            "file: a folder",
+            On(lambda run: fit(callbacks=[JSONLines(run / "checkpoints")])),
+            "checkpoints is a folder, but a file for records is needed",
+        ),
         ("type: bytes", lambda: JSONLines(b"a.jsonl"), "path must be a path, .* got bytes"),
         (
             "missing: folder",
             lambda: fit(callbacks=[JSONLines("new/a")]),
             "there is no folder .*new for a: create it",
         ),
-    ),
-    Row(
-        "Draw",
-        "file: no folder",
-        lambda run: fit(callbacks=[Draw(run / "notes.txt", print, 1)]),
-        "notes.txt is a file, but a folder for figures is needed",
-    ),
-    *of(
-        "Draw",
+    ],
+    "Draw": [
+        (
+            "file: no folder",
+            On(lambda run: fit(callbacks=[Draw(run / "notes.txt", print, 1)])),
+            "notes.txt is a file, but a folder for figures is needed",
+        ),
         ("type: draw", lambda: Draw("new", "figure", 1), "draw must be a function that is called"),
-    ),
-    *of(
-        "StopEarly",
+    ],
+    "StopEarly": [
         ("type: measure", lambda: StopEarly(3), "measure must be a name in the record, such as"),
         ("range: patience", lambda: StopEarly(patience=0), f"patience {COUNT}, got 0"),
         ("type: threshold", lambda: StopEarly(threshold="a"), "threshold must be a number, got"),
-    ),
-    *of(
-        "ReduceOnPlateau",
+    ],
+    "ReduceOnPlateau": [
         ("range: factor", lambda: ReduceOnPlateau(2), r"factor must be within \(0, 1\), got 2"),
         ("type: factor", lambda: ReduceOnPlateau("a"), r"factor must be within \(0, 1\), got 'a'"),
         ("range: patience", lambda: ReduceOnPlateau(patience=0), f"patience {COUNT}, got 0"),
         ("type: threshold", lambda: ReduceOnPlateau(threshold="a"), "threshold must be a number"),
-    ),
-    *of(
-        "plain_programs",
+    ],
+    "plain_programs": [
         ("type: guide", lambda: plain_programs(print, guide(), X), "guide must be a function or"),
         ("shape: y", lambda: plain_programs(print, print, X, y=X[:2]), "y must have an entry for"),
         ("empty: x", lambda: plain_programs(print, print, X[:0]), "x is empty"),
-    ),
-    *of(
-        "fit_together",
+    ],
+    "fit_together": [
         ("empty: runners", lambda: fit_together([], X, 1), "there are no runners to train"),
         ("type: guides", lambda: fit_together([guide()], X, 1), "each of runners must be an"),
         (
@@ -348,9 +332,8 @@ RUNS = [
             lambda: fit_together([runner()], holed(NAN), 1, progress=False),
             "NaN or infinite",
         ),
-    ),
-    *of(
-        "cold_start",
+    ],
+    "cold_start": [
         ("type: guide", lambda: cold_start(runner(), X), "guide must be a guide, such as"),
         ("shape: few rows", lambda: cold_start(guide(), X[:3]), "3 rows are too few .* 4"),
         ("range: max_rows", lambda: cold_start(guide(), X, 0), f"max_rows {COUNT}, got 0"),
@@ -361,9 +344,8 @@ RUNS = [
         ),
         ("nan: x", lambda: cold_start(guide(), holed(NAN)), "NaN or infinite"),
         ("misfit: model", lambda: cold_start(ivae(), X), "IVAE is given label: its components"),
-    ),
-    *of(
-        "fit_mixtures",
+    ],
+    "fit_mixtures": [
         ("unknown: facet", lambda: fit_mixtures(guide(), X, facets=["hue"]), "unknown facet 'hue'"),
         (
             "type: facets",
@@ -377,18 +359,16 @@ RUNS = [
         ),
         ("empty: x", lambda: fit_mixtures(guide(), X[:0]), "x is empty"),
         ("type: guide", lambda: fit_mixtures(guide().model, X), "guide must be a guide, .* got"),
-    ),
-    *of(
-        "neighbor_clusters",
+    ],
+    "neighbor_clusters": [
         ("range: num_clusters", lambda: neighbor_clusters(X, 0), f"num_clusters {COUNT}, got 0"),
         ("shape: few rows", lambda: neighbor_clusters(X[:5], 5, 3), "num_clusters=5 is too many"),
         ("shape: few neighbors", lambda: neighbor_clusters(X[:5], 2), "num_neighbors=10 is too"),
         ("shape: a row", lambda: neighbor_clusters(X[0], 2), r"data \[N, ...\] are needed"),
         ("nan: x", lambda: neighbor_clusters(holed(NAN), 2, 2), "fill in what is missing"),
         ("type: x", lambda: neighbor_clusters([["a"]], 2), "x must hold numbers"),
-    ),
-    *of(
-        "NeighborGraph",
+    ],
+    "NeighborGraph": [
         ("range: num_neighbors", lambda: NeighborGraph(X, 0), f"num_neighbors {COUNT}, got 0"),
         ("shape: few rows", lambda: NeighborGraph(X[:5]), "num_neighbors=10 is too many for 5"),
         ("range: dim", lambda: NeighborGraph(X, 2, 0), f"dim {COUNT}, got 0"),
@@ -400,28 +380,23 @@ RUNS = [
             lambda: NeighborGraph(X, 2, variants=[X[:, :2]]),
             "are not other forms of those of the graph",
         ),
-    ),
-    *of(
-        "NeighborGraph.clusters",
+    ],
+    "NeighborGraph.clusters": [
         ("range: K", lambda: graph().clusters(0), f"num_clusters {COUNT}, got 0"),
         ("huge: K", lambda: graph().clusters(len(X)), "num_clusters=.* is too many"),
-    ),
-    *of(
-        "NeighborGraph.counts_for",
+    ],
+    "NeighborGraph.counts_for": [
         ("shape: x", lambda: graph().counts_for(X[:, :2], np.eye(5)), "are not other forms"),
-    ),
-    *of(
-        "image_graph",
+    ],
+    "image_graph": [
         ("shape: x", lambda: image_graph(X, 2), "reshape rows of pixels"),
         ("range: num_neighbors", lambda: image_graph(PICTURES, 0), f"num_neighbors {COUNT}"),
-    ),
-    *of(
-        "oriented_gradients",
+    ],
+    "oriented_gradients": [
         ("shape: x", lambda: oriented_gradients(X), r"\[N, H, W\] or \[N, C, H, W\] is needed"),
-    ),
-    *of("image_variants", ("shape: x", lambda: list(image_variants(X)), "reshape rows of pixels")),
-    *of(
-        "fit_neighbors",
+    ],
+    "image_variants": [("shape: x", lambda: list(image_variants(X)), "reshape rows of pixels")],
+    "fit_neighbors": [
         ("type: runner", lambda: fit_near(guide()), "must be an SVIRunner"),
         ("type: graph", lambda: fit_near(by=X), "a NeighborGraph"),
         ("range: epochs", lambda: fit_near(epochs=0), f"epochs {COUNT}, got 0"),
@@ -448,29 +423,15 @@ RUNS = [
             "facet 'hue' takes no neighbors",
         ),
         ("shape: x", lambda: fit_near(x=X[:4]), "joins 5 data, but x has 4"),
-    ),
-    *of(
-        "SVIRunner.fit",
-        ("shape: neighbors", lambda: told(np.ones((len(X), 2))), "neighbors of 'digit' has shape"),
-        ("range: neighbors", lambda: told(-np.ones((len(X), 3))), "numbers that no count can be"),
-        ("unknown: neighbors", lambda: told({"hue": SAID}), "neighbors is given for 'hue'"),
-        ("misfit: neighbors", lambda: told(SAID, runner()), "this model has none"),
-        (
-            "misfit: neighbors of two facets",
-            lambda: two_with_neighbors().embed(X, neighbors=SAID),
-            "2 facets with a NeighborMixture: give them by facet",
-        ),
-    ),
-    *of(
-        "cluster_posterior",
+    ],
+    "cluster_posterior": [
         (
             "misfit: prior",
             lambda: cluster_posterior(guide(), X, graph()),
             "neighbors need a facet with a NeighborMixture",
         ),
-    ),
-    *of(
-        "neighbor_start",
+    ],
+    "neighbor_start": [
         ("type: runner", lambda: neighbor_start(guide(), X, 1), "runner must be an SVIRunner, got"),
         ("range: epochs", lambda: neighbor_start(runner(), X, 0), f"epochs {COUNT}, got 0"),
         ("misfit: guide", lambda: neighbor_start(runner(), X, 1), "use a VaDEGuide with a"),
@@ -487,15 +448,13 @@ RUNS = [
             "give only one of them",
         ),
         ("misfit: run", lambda: neighbor_start(taught(WarmUp(99)), X, 1), "warm-up would end at"),
-    ),
-    *of(
-        "warm_start",
+    ],
+    "warm_start": [
         ("type: runner", lambda: warm_start(guide(), X, 1), "runner must be an SVIRunner, got"),
         ("range: epochs", lambda: warm_start(runner(), X, 0), f"epochs {COUNT}, got 0"),
         ("shape: few rows", lambda: warm_start(runner(), X[:2], 1), "2 rows are too few .* 3"),
-    ),
-    *of(
-        "data_dependent_start",
+    ],
+    "data_dependent_start": [
         (
             "misfit: flow",
             lambda: data_dependent_start(FlowGuide(GMMFlow((4,), GaussianMixture(2, 4))), X),
@@ -508,18 +467,16 @@ RUNS = [
             "deviation must be a positive number, got 0.0",
         ),
         ("type: guide", lambda: data_dependent_start(None, X), "guide must be a guide, .* got"),
-    ),
-    *of(
-        "standard_normal_priors",
+    ],
+    "standard_normal_priors": [
         ("type: model", lambda: standard_normal_priors(guide()).__enter__(), "got VaDEGuide"),
         (
             "unknown: facet",
             lambda: standard_normal_priors(guide().model, ["wheels"]).__enter__(),
             "'wheels'",
         ),
-    ),
-    *of(
-        "infer_tables",
+    ],
+    "infer_tables": [
         ("misfit: model", lambda: infer_tables(facet(), X, LABEL, 1), "TableGuide is for MLVAE"),
         (
             "shape: group",
@@ -531,21 +488,18 @@ RUNS = [
             lambda: infer_tables(mlvae().model, X, LABEL, 1, lr=-1),
             "lr must be a positive number, got -1",
         ),
-    ),
-    *of(
-        "learn_to_encode",
+    ],
+    "learn_to_encode": [
         ("range: num_data", lambda: learn_to_encode(mlvae(), 0, 1), f"num_data {COUNT}, got 0"),
         ("type: guide", lambda: learn_to_encode(guide(), 9, 1), "must be a GroupedGuide, .* got"),
         ("range: epochs", lambda: learn_to_encode(mlvae(), 9, -1), f"epochs {COUNT}, got -1"),
-    ),
-    *of(
-        "elbo",
+    ],
+    "elbo": [
         ("range: draws", lambda: elbo(guide().model, guide(), X, 1), "num_draws must be at least"),
         ("type: draws", lambda: elbo(guide().model, guide(), X, "9"), f"num_draws {COUNT}, got"),
         ("misfit: model", lambda: elbo(facet(), guide(), X), "the guide was built for another"),
-    ),
-    *of(
-        "elbo_per_datum",
+    ],
+    "elbo_per_datum": [
         (
             "misfit: inference mode",
             lambda: within_inference_mode(elbo_per_datum),
@@ -567,26 +521,20 @@ RUNS = [
             lambda: elbo_per_datum(mlvae().model, mlvae(), X, group=LABEL),
             "for all members of a group, so a datum has no ELBO of its own: use inference.elbo",
         ),
-    ),
-    *of(
-        "mutual_information",
+    ],
+    "mutual_information": [
         ("type: guide", lambda: mutual_information(runner(), X), "guide must be a guide, .* got"),
         ("nan: x", lambda: mutual_information(guide(), holed(INF)), "NaN or infinite"),
-    ),
-    *of(
-        "kl_by_dimension",
+    ],
+    "kl_by_dimension": [
         ("type: guide", lambda: kl_by_dimension(vae().model, X), "guide must be a guide, .* got"),
         ("empty: x", lambda: kl_by_dimension(vae(), X[:0]), "x is empty"),
-    ),
-]
+    ],
+}
 
 
 # Of images.
 PICTURES = np.random.default_rng(0).random((5, 6, 6))
-
-
-def full_mixture() -> GaussianMixture:
-    return GaussianMixture(3, 2, covariance="full")
 
 
 @cache
