@@ -180,41 +180,29 @@ METRICS = {
 }
 
 
+def exact(of: Any, model: Any = None, x: Any = TENSOR, **options: Any) -> Any:
+    return lambda: exact_objective(model() if model else of().model, of(), x, **options)
+
+
+def weights(of: Any, num_draws: int = 3) -> Any:
+    return lambda: log_importance_weights(of(), X, num_draws)
+
+
 DIAGNOSTICS = {
     "exact_objective": [
-        (
-            "misfit: guide",
-            lambda: exact_objective(ladder().model, ladder(), TENSOR),
-            "depend on one another",
-        ),
-        (
-            "misfit: model",
-            lambda: exact_objective(facet(), guide(), TENSOR),
-            "built for another model",
-        ),
+        ("misfit: guide", exact(ladder), "depend on one another"),
+        ("misfit: model", exact(guide, facet), "built for another model"),
         (
             "range: one node",
-            lambda: exact_objective(guide().model, guide(), TENSOR, 1),
+            exact(guide, num_nodes=1),
             "num_nodes must be at least 2 to tell convergence, got 1",
         ),
-        (
-            "shape: x",
-            lambda: exact_objective(guide().model, guide(), TENSOR[0]),
-            r"x has shape \[6\]",
-        ),
+        ("shape: x", exact(guide, x=TENSOR[0]), r"x has shape \[6\]"),
     ],
     "log_importance_weights": [
-        ("misfit: guide", lambda: log_importance_weights(ladder(), X, 3), "has no density of z"),
-        (
-            "misfit: flow",
-            lambda: log_importance_weights(catalog.flow(), X, 3),
-            "FlowGuide has no dens",
-        ),
-        ("range: draws", lambda: log_importance_weights(guide(), X, 0), f"num_draws {COUNT}, got"),
-        (
-            "type: guide",
-            lambda: log_importance_weights(guide().model, X, 3),
-            "guide must be a guide",
-        ),
+        ("misfit: guide", weights(ladder), "has no density of z"),
+        ("misfit: flow", weights(catalog.flow), "FlowGuide has no dens"),
+        ("range: draws", weights(guide, 0), f"num_draws {COUNT}, got"),
+        ("type: guide", weights(facet), "guide must be a guide"),
     ],
 }

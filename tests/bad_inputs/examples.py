@@ -15,7 +15,7 @@ from lab.protocols import datasets as data
 from lab.protocols import identifiability, mfcvae, vade
 from lab.protocols.common import check_schedule, once, open_run_folder
 from tests.bad_inputs.files import write
-from tests.bad_inputs.shared import COUNT, HUGE, MANY, On, guide
+from tests.bad_inputs.shared import COUNT, HUGE, MANY, On, at, guide
 
 
 def damaged_idx(run: Path) -> None:
@@ -53,7 +53,7 @@ EXAMPLES = {
     "mnist": [
         (
             "missing: folder",
-            On(lambda run: mnist(run / "nowhere")),
+            at("nowhere", mnist),
             r"(?s)no MNIST in .*--data-root FOLDER",
             FileNotFoundError,
         ),
@@ -78,7 +78,7 @@ EXAMPLES = {
     "folders": [
         (
             "missing: images",
-            On(lambda run: data.folders(run / "nowhere")),
+            at("nowhere", data.folders),
             r"no images in .*nowhere: a folder for each group is needed",
             FileNotFoundError,
         ),

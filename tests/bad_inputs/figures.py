@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from facetvae.describing.figure import describe_figure
 from facetvae.explorer.explorer import Explorer
 from inference.figures.facets import (
@@ -17,8 +19,8 @@ from tests.bad_inputs.shared import (
     COUNT,
     LABEL,
     NAN,
-    On,
     X,
+    at,
     described,
     explorer,
     guide,
@@ -27,6 +29,11 @@ from tests.bad_inputs.shared import (
 )
 
 SHAPE = (2, 3)
+
+
+def saved(of: Any, **options: Any) -> Any:
+    return lambda folder: save_figures(folder, of(), X, **options)
+
 
 FIGURES = {
     "cluster_gallery": [
@@ -123,19 +130,11 @@ FIGURES = {
         ("empty: history", lambda: training_curves([], ["digit"]), "the history is empty: fit"),
     ],
     "save_figures": [
-        (
-            "type: guide",
-            On(lambda run: save_figures(run / "figures", runner(), X)),
-            "guide must be a guide",
-        ),
-        (
-            "shape: image",
-            On(lambda run: save_figures(run / "figures", guide(), X)),
-            "cannot be drawn as images",
-        ),
+        ("type: guide", at("figures", saved(runner)), "guide must be a guide"),
+        ("shape: image", at("figures", saved(guide)), "cannot be drawn as images"),
         (
             "file: in the way",
-            On(lambda run: save_figures(run / "config.json", guide(), X, image_shape=SHAPE)),
+            at("config.json", saved(guide, image_shape=SHAPE)),
             "config.json",
             FileExistsError,
         ),

@@ -20,9 +20,10 @@ from inference.callbacks import Draw, JSONLines
 from inference.checkpoints.periodic import CheckpointWarning
 from inference.figures import save_figures
 from ppl_models import MFCVAE, GaussianMixture, SharedMLP
-from tests.bad_inputs.shared import COUNT, NAN, D, On, X, runner, vae
+from tests.bad_inputs.shared import COUNT, NAN, D, On, X, at, runner, vae
 
 # Files: of a saved run, of its checkpoints, of data.
+WEIGHTS, HISTORY = "weights.safetensors", "history.jsonl"
 
 
 def cut(name: str, keep: float) -> Callable[[Path], None]:
@@ -120,32 +121,23 @@ def loads(
 
 
 DAMAGED = [
-    loads(
-        "file: weights cut", with_digests(cut("weights.safetensors", 0.5)), "truncated or damaged"
-    ),
+    loads("file: weights cut", with_digests(cut(WEIGHTS, 0.5)), "truncated or damaged"),
     loads(
         "file: weights of a pickle",
-        with_digests(write("weights.safetensors", b"\x80\x04." * 40)),
+        with_digests(write(WEIGHTS, b"\x80\x04." * 40)),
         "truncated or damaged",
     ),
     loads("file: config cut", cut("config.json", 0.7), "truncated or damaged"),
     loads("file: config no text", write("config.json", b"\xff\xfe\x00"), "truncated or damaged"),
-    loads("file: history cut", with_digests(cut("history.jsonl", 0.7)), "truncated or damaged"),
-    loads(
-        "missing: weights",
-        remove("weights.safetensors"),
-        "weights.safetensors is missing",
-        FileNotFoundError,
-    ),
+    loads("file: history cut", with_digests(cut(HISTORY, 0.7)), "truncated or damaged"),
+    loads("missing: weights", remove(WEIGHTS), "weights.safetensors is missing", FileNotFoundError),
     loads("missing: config", remove("config.json"), "config.json is missing", FileNotFoundError),
-    loads(
-        "missing: history", remove("history.jsonl"), "history.jsonl is missing", FileNotFoundError
-    ),
+    loads("missing: history", remove(HISTORY), "history.jsonl is missing", FileNotFoundError),
     loads("missing: folder", shutil.rmtree, "no checkpoint in", FileNotFoundError),
     loads("file: weights of another save", reweigh(lambda t: t + 1), "weights.safetensors belongs"),
     loads(
         "file: history of another save",
-        write("history.jsonl", '{"epoch": 1, "step": 1}\n'),
+        write(HISTORY, '{"epoch": 1, "step": 1}\n'),
         "history.jsonl belongs to another save than the files beside it, or is damaged",
     ),
     loads(
@@ -155,7 +147,7 @@ DAMAGED = [
     ),
     loads(
         "file: digests of another kind",
-        rewrite(lambda c: c["files"].update({"history.jsonl": "../*"})),
+        rewrite(lambda c: c["files"].update({HISTORY: "../*"})),
         "files must hold digests, got '../\\*'",
     ),
     loads("file: no digests", rewrite(lambda c: c.pop("files")), "config.json is damaged: files"),
@@ -182,7 +174,7 @@ DAMAGED = [
     ),
     loads(
         "file: history of numbers",
-        with_digests(write("history.jsonl", "1\n2\n")),
+        with_digests(write(HISTORY, "1\n2\n")),
         "history.jsonl is damaged: line 1 must hold",
     ),
     loads("nan: weights", with_digests(reweigh(lambda t: t * NAN)), "the weights in .* are"),
@@ -210,13 +202,11 @@ DAMAGED = [
         "which this version of the library lacks",
     ),
     loads(
-        "file: other arguments",
-        rewrite(lambda c: c["guide"].update({"temperature": 1})),
-        "does not fit this version",
+        "file: other arguments", change("guide", having(temperature=1)), "does not fit this version"
     ),
     loads(
         "file: wrong argument",
-        rewrite(lambda c: c["guide"].update({"num_samples": 0})),
+        change("guide", having(num_samples=0)),
         f"num_samples {COUNT}, got 0",
     ),
     loads(
@@ -230,12 +220,12 @@ LOADING = {
         *DAMAGED,
         (
             "misfit: guide",
-            On(lambda run: SVIRunner.load(run, guide=vae())),
+            On(partial(SVIRunner.load, guide=vae())),
             "do not fit the guide; they differ",
         ),
         (
             "file: not a folder",
-            On(lambda run: SVIRunner.load(run / "config.json")),
+            at("config.json", SVIRunner.load),
             "no checkpoint in",
             FileNotFoundError,
         ),
@@ -243,7 +233,7 @@ LOADING = {
     "SVIRunner.save": [
         (
             "file: in the way",
-            On(lambda run: runner().save(run / "config.json")),
+            at("config.json", TAKES_PATH["SVIRunner.save"]),
             "config.json",
             FileExistsError,
         ),
@@ -320,20 +310,12 @@ RESUMING = {
         ),
         ("misfit: data", On(partial(resumed, x=X[::-1].copy())), "which differs in data"),
         ("misfit: rate", On(partial(resumed, lr=1e-3)), "another run, which differs in"),
-        (
-            "file: no folder",
-            On(lambda run: Checkpoints(run / "config.json")),
-            "is a file, but a folder for check",
-        ),
+        ("file: no folder", at("config.json", Checkpoints), "is a file, but a folder for check"),
         ("range: epochs", lambda: Checkpoints("new", epochs=0), f"epochs {COUNT}, got 0"),
         ("range: seconds", lambda: Checkpoints("new", seconds=-1), "seconds must be a positive"),
         ("type: resume", lambda: Checkpoints("new", resume="yes"), "resume must be True or False"),
     ],
     "Checkpoints.check": [
-        (
-            "misfit: not resumed",
-            On(lambda run: Checkpoints(run / "checkpoints")),
-            "resume it with resume=True",
-        ),
+        ("misfit: not resumed", at("checkpoints", Checkpoints), "resume it with resume=True"),
     ],
 }

@@ -59,6 +59,7 @@ def exported(of: Any = None, path: str = "guide.pt2", x: Any = X, **options: Any
     return lambda: export_predictions(guide() if of is None else of(), path, x, **options)
 
 
+RULE = "must be a rule such as"
 GUIDES = {
     "export_predictions": [
         ("type: guide", exported(runner), "guide must be a guide, such as runner.guide"),
@@ -104,7 +105,7 @@ GUIDES = {
         (
             "type: discrete",
             lambda: AmortizedGuide(facet(), discrete="enumerate"),
-            "discrete must be a rule such as",
+            f"discrete {RULE}",
         ),
         (
             "misfit: VampPrior",
@@ -113,11 +114,7 @@ GUIDES = {
         ),
     ],
     "LadderGuide": [
-        (
-            "type: discrete",
-            lambda: LadderGuide(vlac(), discrete=Enumerate),
-            "discrete must be a rule such as",
-        ),
+        ("type: discrete", lambda: LadderGuide(vlac(), discrete=Enumerate), f"discrete {RULE}"),
         (
             "misfit: VampPrior",
             lambda: LadderGuide(facet(VampPrior(2, 2, (D,)))),
@@ -163,11 +160,7 @@ GUIDES = {
     ],
     "GroupedGuide": [
         ("misfit: model", lambda: GroupedGuide(facet()), "GroupedGuide is for MLVAE, got MFCVAE"),
-        (
-            "type: evidence",
-            lambda: GroupedGuide(mlvae().model, 1, "product"),
-            "evidence must be a rule such as",
-        ),
+        ("type: evidence", lambda: GroupedGuide(mlvae().model, 1, "product"), f"evidence {RULE}"),
         (
             "unknown: content",
             lambda: GroupedGuide(mlvae().model, content="all"),

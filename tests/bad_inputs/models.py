@@ -221,6 +221,10 @@ def neighborly(strength: Any = 1.0) -> NeighborMixture:
     return NeighborMixture(mixture(), strength)
 
 
+def plain(likelihood: Any = None, network: Any = None, x_shape: Any = (D,)) -> MFCVAE:
+    return MFCVAE(x_shape, {"z": StandardNormal(2)}, likelihood, network)
+
+
 LIKELIHOODS = {
     "Normal": [
         ("range: scale 0", lambda: Normal(0.0), "standard deviation and must be positive, got 0.0"),
@@ -267,17 +271,17 @@ LIKELIHOODS = {
         ("nan: total", lambda: Multinomial(total=NAN), "total must be a positive number, got nan"),
         (
             "missing: columns",
-            lambda: MFCVAE((6,), {"a": GaussianMixture(2, 2)}, Multinomial(num_batches=2)),
+            lambda: plain(Multinomial(num_batches=2)),
             "needs num_columns= for its offsets of 2 batches: give num_columns=5",
         ),
         (
             "shape: columns",
-            lambda: MFCVAE((6,), {"a": GaussianMixture(2, 2)}, Multinomial(num_columns=5)),
+            lambda: plain(Multinomial(num_columns=5)),
             r"x_shape is \(6,\), but Multinomial has 5 columns: give x_shape=\(5,\)",
         ),
         (
             "shape: images",
-            lambda: MFCVAE((1, 4, 4), {"a": GaussianMixture(2, 2)}, Multinomial()),
+            lambda: plain(Multinomial(), x_shape=(1, 4, 4)),
             r"Multinomial describes rows of columns, and x_shape is \(1, 4, 4\)",
         ),
         (
@@ -334,7 +338,7 @@ LIKELIHOODS = {
         ("type: number", lambda: Categorical(2.0), f"num_categories {COUNT}, got 2.0"),
         (
             "missing: number",
-            lambda: MFCVAE((D,), {"z": StandardNormal(2)}, Categorical()),
+            lambda: plain(Categorical()),
             r"Categorical\(\) does not know its categories",
         ),
         (
@@ -363,7 +367,7 @@ LIKELIHOODS = {
     "Columns.output_shape": [
         (
             "misfit: x_shape",
-            lambda: MFCVAE((D,), {"z": StandardNormal(2)}, two_columns()),
+            lambda: plain(two_columns()),
             r"x_shape is \(6,\), but there are 2 columns, \['age', 'city'\]: give x_shape=\(2,\)",
         ),
         (
@@ -421,7 +425,7 @@ LIKELIHOODS = {
 
 
 def embed(likelihood: Any, x: Any) -> Any:
-    return VaDEGuide(MFCVAE((D,), {"z": StandardNormal(2)}, likelihood, SharedMLP((8,)))).embed(x)
+    return VaDEGuide(plain(likelihood, SharedMLP((8,)))).embed(x)
 
 
 NETWORKS = {
@@ -434,11 +438,7 @@ NETWORKS = {
         ("type: rungs", lambda: MLPLadder((8, 9), rungs=1), "rungs are levels of the ladder"),
         ("range: rungs", lambda: MLPLadder((8, 9), rungs=[2]), r"rungs are levels .* of 0 to 1"),
         ("misfit: order", lambda: MLPLadder((8, 9), rungs=[1, 0]), r"from shallow to deep: .* got"),
-        (
-            "misfit: facets",
-            lambda: MFCVAE((D,), {"z": StandardNormal(2)}, network=MLPLadder((8, 9))),
-            "the ladder has 2 rungs",
-        ),
+        ("misfit: facets", lambda: plain(network=MLPLadder((8, 9))), "the ladder has 2 rungs"),
     ],
     "Architecture.encoder": [
         ("misfit: no levels", lambda: MLP().encoder((6,), [4], [3]), "MLP has no levels that"),
@@ -469,11 +469,7 @@ NETWORKS = {
     ],
     "ConvGrid": [
         ("shape: no images", lambda: Autoencoder((D,), 2), "needs images .* divide by 4, got"),
-        (
-            "misfit: facets",
-            lambda: MFCVAE((1, 8, 8), {"z": StandardNormal(3)}, network=grid()),
-            "has 4 places",
-        ),
+        ("misfit: facets", lambda: plain(network=grid(), x_shape=(1, 8, 8)), "has 4 places"),
     ],
     "ConvNet": [
         (
@@ -502,6 +498,10 @@ NETWORKS = {
 }
 
 
+def generated(*args: Any, **options: Any) -> Any:
+    return lambda: guide().model.generate(*args, **options)
+
+
 def decoded(**latents: Any) -> Any:
     return guide().model.decode({"digit": Z, **latents})
 
@@ -518,17 +518,9 @@ MODELS = {
             lambda: MFCVAE((6,), {"a": ConditionalNormal(3, 3)}),
             "ConditionalNormal is the prior of ContinuousIVAE alone",
         ),
-        ("empty: x_shape", lambda: MFCVAE((), {"z": StandardNormal(2)}), "x_shape is the shape of"),
-        (
-            "type: x_shape",
-            lambda: MFCVAE(784, {"z": StandardNormal(2)}),
-            "shape of one sample, .* got 784",
-        ),
-        (
-            "huge: x_shape",
-            lambda: MFCVAE((HUGE,), {"z": StandardNormal(2)}),
-            "integers from 1 to 100000000",
-        ),
+        ("empty: x_shape", lambda: plain(x_shape=()), "x_shape is the shape of"),
+        ("type: x_shape", lambda: plain(x_shape=784), "shape of one sample, .* got 784"),
+        ("huge: x_shape", lambda: plain(x_shape=(HUGE,)), "integers from 1 to 100000000"),
         ("empty: facets", lambda: MFCVAE((D,), {}), "facets is empty: give at least one"),
         ("type: facets", lambda: MFCVAE((D,), [StandardNormal(2)]), "facets are priors by name"),
         ("range: name", lambda: facet(name="my digit"), "facet names must be valid Python names"),
@@ -540,14 +532,10 @@ MODELS = {
             lambda: MFCVAE((D,), dict.fromkeys("ab", StandardNormal(2))),
             "share a prior object",
         ),
-        (
-            "type: a class",
-            lambda: MFCVAE((D,), {"z": StandardNormal(2)}, Bernoulli),
-            "got the class Bernoulli itself",
-        ),
+        ("type: a class", lambda: plain(Bernoulli), "got the class Bernoulli itself"),
         (
             "type: network",
-            lambda: MFCVAE((D,), {"z": StandardNormal(2)}, None, (500, 2000)),
+            lambda: plain(network=(500, 2000)),
             "network must be an architecture, .* got tuple",
         ),
     ],
@@ -578,25 +566,13 @@ MODELS = {
         ("unknown: facet", lambda: guide().model.prior("hue"), r"this model has \['style'"),
     ],
     "FacetModel.generate": [
-        (
-            "unknown: facet",
-            lambda: guide().model.generate(1, "color", 0),
-            "unknown facet 'color'",
-        ),
-        ("range: cluster", lambda: guide().model.generate(1, "digit", 4), "clusters 0 to 3, got 4"),
-        ("type: cluster", lambda: guide().model.generate(1, "digit", "2"), "0 to 3, got '2'"),
-        (
-            "missing: cluster",
-            lambda: guide().model.generate(1, facet="digit"),
-            "or neither; got facet=",
-        ),
-        ("range: n", lambda: guide().model.generate(0), f"n {COUNT}, got 0"),
-        (
-            "nan: temperature",
-            lambda: guide().model.generate(1, temperature=NAN),
-            "least 0, got nan",
-        ),
-        ("unknown: given", lambda: guide().model.generate(1, label=[1]), r"got \['label'\]"),
+        ("unknown: facet", generated(1, "color", 0), "unknown facet 'color'"),
+        ("range: cluster", generated(1, "digit", 4), "clusters 0 to 3, got 4"),
+        ("type: cluster", generated(1, "digit", "2"), "0 to 3, got '2'"),
+        ("missing: cluster", generated(1, facet="digit"), "or neither; got facet="),
+        ("range: n", generated(0), f"n {COUNT}, got 0"),
+        ("nan: temperature", generated(1, temperature=NAN), "least 0, got nan"),
+        ("unknown: given", generated(1, label=[1]), r"got \['label'\]"),
         ("misfit: label", lambda: nvae().model.generate(1, "class", 0, label=[2]), "both choose"),
     ],
     "VaDE": [

@@ -87,6 +87,11 @@ class On:
     damage: Callable[[Path], Any] | None = None
 
 
+def at(name: str, call: Callable[[Path], Any], damage: Any = None) -> On:
+    """A call with a path in that folder."""
+    return On(lambda run: call(run / name), damage)
+
+
 def rows(table: Table) -> list[Row]:
     return [row(about, *each) for about, faults in table.items() for each in faults]
 

@@ -64,8 +64,8 @@ from tests.bad_inputs.shared import (
     LABEL,
     NAN,
     TENSOR,
-    On,
     X,
+    at,
     facet,
     fit,
     guide,
@@ -114,6 +114,10 @@ SCHEDULES = {
 }
 
 
+def scored_by(kind: Callable[..., Any]) -> Any:
+    return lambda: Loss(guide().model, guide(), kind(max_plate_nesting=1))
+
+
 OBJECTIVES = {
     "Loss": [
         ("type: model", lambda: Loss(guide(), guide()), "model must be a model, .* got VaDEGuide"),
@@ -141,21 +145,21 @@ OBJECTIVES = {
         ),
         (
             "misfit: guide",
-            lambda: Loss(guide().model, guide(), MeanField_ELBO(max_plate_nesting=1)),
+            scored_by(MeanField_ELBO),
             "VaDEGuide enumerates its clusters, which MeanField_ELBO would score wrongly",
         ),
     ],
     "MeanFieldEnum_ELBO": [
         (
             "misfit: guide",
-            lambda: Loss(guide().model, guide(), MeanFieldEnum_ELBO(max_plate_nesting=1)),
+            scored_by(MeanFieldEnum_ELBO),
             "which MeanFieldEnum_ELBO would score wrongly",
         ),
     ],
     "ScoreFunction_ELBO": [
         (
             "misfit: guide",
-            lambda: Loss(guide().model, guide(), ScoreFunction_ELBO(max_plate_nesting=1)),
+            scored_by(ScoreFunction_ELBO),
             "which ScoreFunction_ELBO would score wrongly",
         ),
     ],
@@ -168,6 +172,23 @@ OBJECTIVES = {
 def drawn_twice() -> tuple[FacetModel, VaDEGuide]:
     g = VaDEGuide(facet(), 2)
     return g.model, g
+
+
+@cache
+def alone() -> SVIRunner:
+    return SVIRunner(one_facet().model, one_facet())
+
+
+def together(*of: Callable[[], Any], x: Any = X, **options: Any) -> Any:
+    return lambda: fit_together([each() for each in of], x, 1, **options)
+
+
+def bounds(of: Callable[[], Any], model: Any = None, **options: Any) -> Any:
+    return lambda: elbo_per_datum(model() if model else of().model, of(), X, **options)
+
+
+def inferred(group: Any = LABEL, **options: Any) -> Any:
+    return lambda: infer_tables(mlvae().model, X, group, 1, **options)
 
 
 RUNS = {
@@ -188,17 +209,9 @@ RUNS = {
         ("type: schedule", lambda: run_with(schedule="warm"), r"schedule must be such as"),
         ("type: schedule class", lambda: run_with(schedule=WarmUp), "got the class WarmUp itself"),
         ("type: guard", lambda: run_with(guard="skip"), r"must be a Guard, such as"),
-        (
-            "unknown: precision",
-            lambda: SVIRunner(guide().model, guide(), precision="fp8"),
-            "precision must be one",
-        ),
+        ("unknown: precision", lambda: run_with(precision="fp8"), "precision must be one"),
         ("misfit: model", lambda: SVIRunner(facet(), guide()), "the guide was built for another"),
-        (
-            "type: objective",
-            lambda: SVIRunner(guide().model, guide(), GuideEnum_ELBO),
-            "an instance of an ELBO",
-        ),
+        ("type: objective", lambda: run_with(objective=GuideEnum_ELBO), "an instance of an ELBO"),
     ],
     "SVIRunner.fit": [
         *((fault, partial(fit, x=x), message) for fault, x, message in DATA),
@@ -268,7 +281,7 @@ RUNS = {
     "JSONLines": [
         (
             "file: a folder",
-            On(lambda run: fit(callbacks=[JSONLines(run / "checkpoints")])),
+            at("checkpoints", lambda path: fit(callbacks=[JSONLines(path)])),
             "checkpoints is a folder, but a file for records is needed",
         ),
         ("type: bytes", lambda: JSONLines(b"a.jsonl"), "path must be a path, .* got bytes"),
@@ -281,7 +294,7 @@ RUNS = {
     "Draw": [
         (
             "file: no folder",
-            On(lambda run: fit(callbacks=[Draw(run / "notes.txt", print, 1)])),
+            at("notes.txt", lambda path: fit(callbacks=[Draw(path, print, 1)])),
             "notes.txt is a file, but a folder for figures is needed",
         ),
         ("type: draw", lambda: Draw("new", "figure", 1), "draw must be a function that is called"),
@@ -303,35 +316,23 @@ RUNS = {
         ("empty: x", lambda: plain_programs(print, print, X[:0]), "x is empty"),
     ],
     "fit_together": [
-        ("empty: runners", lambda: fit_together([], X, 1), "there are no runners to train"),
-        ("type: guides", lambda: fit_together([guide()], X, 1), "each of runners must be an"),
+        ("empty: runners", together(), "there are no runners to train"),
+        ("type: guides", together(guide), "each of runners must be an"),
         (
             "type: loader",
-            lambda: fit_together([runner()], DataLoader(TENSOR), 1),
+            together(runner, x=DataLoader(TENSOR)),
             "take arrays, not a DataLoader: train",
         ),
         ("type: one runner", lambda: fit_together(runner(), X, 1), r"such as \[runner\], got"),
         (
             "type: no callbacks",
-            lambda: fit_together([runner()], X, 1, callbacks=lambda runner: None),
+            together(runner, callbacks=lambda runner: None),
             "callbacks must be a sequence, .* got None",
         ),
-        ("misfit: one guide", lambda: fit_together([runner()] * 2, X, 1), "two runners hold the"),
-        (
-            "misfit: kinds",
-            lambda: fit_together([runner(), alone()], X, 1),
-            "differs from the first one in its",
-        ),
-        (
-            "type: callbacks",
-            lambda: fit_together([runner()], X, 1, callbacks=[]),
-            "callbacks must be a function",
-        ),
-        (
-            "nan: x",
-            lambda: fit_together([runner()], holed(NAN), 1, progress=False),
-            "NaN or infinite",
-        ),
+        ("misfit: one guide", together(runner, runner), "two runners hold the"),
+        ("misfit: kinds", together(runner, alone), "differs from the first one in its"),
+        ("type: callbacks", together(runner, callbacks=[]), "callbacks must be a function"),
+        ("nan: x", together(runner, x=holed(NAN), progress=False), "NaN or infinite"),
     ],
     "cold_start": [
         ("type: guide", lambda: cold_start(runner(), X), "guide must be a guide, such as"),
@@ -478,16 +479,8 @@ RUNS = {
     ],
     "infer_tables": [
         ("misfit: model", lambda: infer_tables(facet(), X, LABEL, 1), "TableGuide is for MLVAE"),
-        (
-            "shape: group",
-            lambda: infer_tables(mlvae().model, X, LABEL[:2], 1),
-            r"group has shape \[2\]",
-        ),
-        (
-            "range: lr",
-            lambda: infer_tables(mlvae().model, X, LABEL, 1, lr=-1),
-            "lr must be a positive number, got -1",
-        ),
+        ("shape: group", inferred(LABEL[:2]), r"group has shape \[2\]"),
+        ("range: lr", inferred(lr=-1), "lr must be a positive number, got -1"),
     ],
     "learn_to_encode": [
         ("range: num_data", lambda: learn_to_encode(mlvae(), 0, 1), f"num_data {COUNT}, got 0"),
@@ -505,20 +498,12 @@ RUNS = {
             lambda: within_inference_mode(elbo_per_datum),
             "which torch.inference_mode.* rules out: call it outside",
         ),
-        (
-            "range: draws",
-            lambda: elbo_per_datum(guide().model, guide(), X, 0),
-            f"num_draws {COUNT}, got 0",
-        ),
-        (
-            "type: guide",
-            lambda: elbo_per_datum(guide().model, runner(), X),
-            "guide must be a guide, .* got SVIRunner",
-        ),
-        ("misfit: model", lambda: elbo_per_datum(facet(), guide(), X), "the guide was built for"),
+        ("range: draws", bounds(guide, num_draws=0), f"num_draws {COUNT}, got 0"),
+        ("type: guide", bounds(runner), "guide must be a guide, .* got SVIRunner"),
+        ("misfit: model", bounds(guide, facet), "the guide was built for"),
         (
             "misfit: groups",
-            lambda: elbo_per_datum(mlvae().model, mlvae(), X, group=LABEL),
+            bounds(mlvae, group=LABEL),
             "for all members of a group, so a datum has no ELBO of its own: use inference.elbo",
         ),
     ],
@@ -601,8 +586,3 @@ class Unkept:
 
     def __iter__(self) -> Iterator[list[int]]:
         return iter([])
-
-
-@cache
-def alone() -> SVIRunner:
-    return SVIRunner(one_facet().model, one_facet())
