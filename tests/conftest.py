@@ -72,6 +72,21 @@ def no_global_parameters() -> Iterator[None]:
     assert not list(pyro.get_param_store()), "a test left parameters in Pyro's global store"
 
 
+@pytest.fixture
+def an_empty_store() -> Iterator[None]:
+    """For programs of Pyro's own kind, whose parameters are in its global store."""
+    pyro.clear_param_store()
+    yield
+    pyro.clear_param_store()
+
+
+@pytest.fixture
+def float64() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
 @pytest.fixture(scope="session")
 def shapes_drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache of the drawing of :mod:`lab.protocols.shapes`, made once for all processes."""

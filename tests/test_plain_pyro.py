@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from ppl_models import (
 )
 from tests.catalog import OBJECTIVES, PAIRS, given, two_facets
 
-pytestmark = pytest.mark.slow(30)
+pytestmark = [pytest.mark.slow(30), pytest.mark.usefixtures("an_empty_store")]
 
 N = 12
 STEPS = 5  # in the first, a unit of a small network may pass no gradient on
@@ -44,18 +44,15 @@ CASES = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def an_empty_store() -> Iterator[None]:
-    pyro.clear_param_store()
-    yield
-    pyro.clear_param_store()
-
-
 def start(build: Callable[[], FacetGuide]) -> tuple[FacetGuide, torch.Tensor, dict[str, Any]]:
     pyro.set_rng_seed(0)
     guide = build()
     x = (255 * torch.rand(N, *guide.model.x_shape)).round() / 255
     return guide, x, given(guide, N)
+
+
+def svi_of(guide: FacetGuide, lr: float = 1e-2) -> SVI:
+    return SVI(guide.model, guide, Adam({"lr": lr}), TraceEnum_ELBO(max_plate_nesting=1))
 
 
 def moved(guide: FacetGuide, train: Callable[[], Any]) -> set[str]:
@@ -104,11 +101,10 @@ def test_its_loss_is_the_runners_on_the_same_draws(
 
 
 def test_two_models_of_a_class_trained_by_turns_end_as_they_would_alone() -> None:
-    def svi_of(seed: int) -> tuple[VaDEGuide, SVI, torch.Tensor]:
+    def run_of(seed: int) -> tuple[VaDEGuide, SVI, torch.Tensor]:
         pyro.set_rng_seed(seed)
         guide = two_facets()
-        objective = TraceEnum_ELBO(max_plate_nesting=1)
-        return guide, SVI(guide.model, guide, Adam({"lr": 1e-2}), objective), torch.rand(N, 6)
+        return guide, svi_of(guide), torch.rand(N, 6)
 
     def step(svi: SVI, x: torch.Tensor, number: int) -> None:
         pyro.set_rng_seed(number)
@@ -117,12 +113,12 @@ def test_two_models_of_a_class_trained_by_turns_end_as_they_would_alone() -> Non
     alone = []
     for seed in (0, 1):
         pyro.clear_param_store()
-        guide, svi, x = svi_of(seed)
+        guide, svi, x = run_of(seed)
         for number in range(10):
             step(svi, x, number)
         alone.append({name: p.detach().clone() for name, p in guide.named_parameters()})
     pyro.clear_param_store()
-    runs = [svi_of(seed) for seed in (0, 1)]
+    runs = [run_of(seed) for seed in (0, 1)]
     for number in range(10):
         for _, svi, x in runs:
             step(svi, x, number)
@@ -159,7 +155,7 @@ def test_pyros_optimizers(optimizer: Callable[[], Any]) -> None:
 
 def test_the_store_is_saved_and_loaded(tmp_path: Path) -> None:
     guide, x, _ = start(two_facets)
-    svi = SVI(guide.model, guide, Adam({"lr": 1e-2}), TraceEnum_ELBO(max_plate_nesting=1))
+    svi = svi_of(guide)
     for _ in range(5):
         svi.step(x)
     pyro.get_param_store().save(str(tmp_path / "params"))
@@ -170,7 +166,7 @@ def test_the_store_is_saved_and_loaded(tmp_path: Path) -> None:
     for _ in range(3):
         svi.step(x)
     pyro.get_param_store().load(str(tmp_path / "params"))
-    still = SVI(guide.model, guide, Adam({"lr": 0.0}), TraceEnum_ELBO(max_plate_nesting=1))
+    still = svi_of(guide, lr=0.0)
     still.step(x)
     assert all(torch.equal(p, trained[name]) for name, p in guide.named_parameters())
     pyro.clear_param_store()
@@ -184,8 +180,7 @@ def test_the_store_is_saved_and_loaded(tmp_path: Path) -> None:
     pyro.set_rng_seed(5)
     fresh = two_facets()
     pyro.get_param_store().load(str(tmp_path / "params"))
-    optimizer, objective = Adam({"lr": 0.0}), TraceEnum_ELBO(max_plate_nesting=1)
-    SVI(fresh.model, fresh, optimizer, objective).step(x)
+    svi_of(fresh, lr=0.0).step(x)
     assert set(pyro.get_param_store()) == names
     assert all(torch.equal(p, trained[name]) for name, p in fresh.named_parameters())
 
@@ -193,7 +188,7 @@ def test_the_store_is_saved_and_loaded(tmp_path: Path) -> None:
 def test_what_replaces_a_parameter_outlasts_a_step() -> None:
     """The store's values count where they were loaded, and no more."""
     guide, x, _ = start(two_facets)
-    svi = SVI(guide.model, guide, Adam({"lr": 0.0}), TraceEnum_ELBO(max_plate_nesting=1))
+    svi = svi_of(guide, lr=0.0)
     svi.step(x)
     others = {name: torch.full_like(p, 0.5) for name, p in guide.state_dict().items()}
     guide.load_state_dict(others, assign=True)
@@ -207,8 +202,7 @@ def test_what_replaces_a_parameter_outlasts_a_step() -> None:
 
 def test_loaded_values_of_a_program_that_still_exists_are_told_of(tmp_path: Path) -> None:
     guide, x, _ = start(two_facets)
-    objective = TraceEnum_ELBO(max_plate_nesting=1)
-    SVI(guide.model, guide, Adam({"lr": 1e-2}), objective).step(x)
+    svi_of(guide).step(x)
     pyro.get_param_store().save(str(tmp_path / "params"))
     pyro.clear_param_store()
     pyro.get_param_store().load(str(tmp_path / "params"))
@@ -256,8 +250,7 @@ def test_what_is_no_batch_is_refused(x: Any, message: str) -> None:
 
 def test_a_store_of_another_shape_is_refused(tmp_path: Path) -> None:
     guide, x, _ = start(two_facets)
-    objective = TraceEnum_ELBO(max_plate_nesting=1)
-    SVI(guide.model, guide, Adam({"lr": 1e-2}), objective).step(x)
+    svi_of(guide).step(x)
     pyro.get_param_store().save(str(tmp_path / "params"))
     del guide
     pyro.clear_param_store()
@@ -265,7 +258,7 @@ def test_a_store_of_another_shape_is_refused(tmp_path: Path) -> None:
     facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 3)}
     other = VaDEGuide(MFCVAE((6,), facets, network=MLPLadder((16, 18))))
     with pytest.raises(ValueError, match=r"with shape \[.*it is another model's; call"):
-        SVI(other.model, other, Adam({"lr": 1e-2}), objective).step(x)
+        svi_of(other).step(x)
 
 
 def test_parameters_enter_the_store_only_where_they_are_asked_for() -> None:
@@ -280,8 +273,7 @@ def test_parameters_enter_the_store_only_where_they_are_asked_for() -> None:
 def test_parameters_that_do_not_learn_stay() -> None:
     guide, x, _ = start(two_facets)
     guide.encoder.requires_grad_(False)
-    objective = TraceEnum_ELBO(max_plate_nesting=1)
-    svi = SVI(guide.model, guide, Adam({"lr": 1e-2}), objective)
+    svi = svi_of(guide)
     assert not [name for name in moved(guide, lambda: svi.step(x)) if name.startswith("encoder.")]
 
 

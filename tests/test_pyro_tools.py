@@ -8,7 +8,7 @@ import importlib.util
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pyro
@@ -40,7 +40,7 @@ from tests import catalog
 from tests.catalog import EACH, OBJECTIVES, PAIRS, given
 from tests.pages import ROOT
 
-pytestmark = pytest.mark.slow(25)
+pytestmark = [pytest.mark.slow(25), pytest.mark.usefixtures("an_empty_store")]
 
 N = 12
 Build = Callable[[], FacetGuide]
@@ -64,13 +64,6 @@ COMPILED: dict[str, type[ELBO]] = {
     "TraceEnum": JitTraceEnum_ELBO,
     "TraceMeanField": JitTraceMeanField_ELBO,
 }
-
-
-@pytest.fixture(autouse=True)
-def an_empty_store() -> Iterator[None]:
-    pyro.clear_param_store()
-    yield
-    pyro.clear_param_store()
 
 
 def start(build: Build) -> tuple[FacetGuide, Tensor, dict[str, Any]]:

@@ -70,6 +70,10 @@ def clusterer(estimator: Any = None, **options: Any) -> FacetClustering:
     )
 
 
+def viewed(estimator: Any = None, labels: Any = None, **options: Any) -> Callable[[], Any]:
+    return lambda: clusterer(estimator, **options).fit(table(), labels=labels)
+
+
 def ours() -> MultiFacetClustering:
     return estimators()[MultiFacetClustering]
 
@@ -239,22 +243,10 @@ ESTIMATORS = {
         ),
     ],
     "FacetClustering.fit": [
-        (
-            "type: estimator",
-            lambda: clusterer(Normal(0.3)).fit(table()),
-            "must be a MultiFacetClustering, got Normal",
-        ),
-        ("range: facet", lambda: clusterer(facet=-3).fit(table()), "unknown facet -3: there are"),
-        (
-            "type: random_state",
-            lambda: clusterer(random_state="0").fit(table()),
-            "'0' cannot be used to seed",
-        ),
-        (
-            "missing: facet of labels",
-            lambda: clusterer().fit(table(), labels=[0] * 30),
-            "give labels by name",
-        ),
+        ("type: estimator", viewed(Normal(0.3)), "must be a MultiFacetClustering, got Normal"),
+        ("range: facet", viewed(facet=-3), "unknown facet -3: there are"),
+        ("type: random_state", viewed(random_state="0"), "'0' cannot be used to seed"),
+        ("missing: facet of labels", viewed(labels=[0] * 30), "give labels by name"),
     ],
     "SemiSupervisedClassifier.fit": [
         ("misfit: one class", classifier(y=np.zeros(30, int)), "1 class, but at least two are"),

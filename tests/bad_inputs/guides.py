@@ -59,6 +59,10 @@ def exported(of: Any = None, path: str = "guide.pt2", x: Any = X, **options: Any
     return lambda: export_predictions(guide() if of is None else of(), path, x, **options)
 
 
+def embedded(of: Any, **given: Any) -> Any:
+    return lambda: of().embed(X, **given)
+
+
 RULE = "must be a rule such as"
 GUIDES = {
     "export_predictions": [
@@ -214,22 +218,14 @@ GUIDES = {
         ("misfit: two guides", lambda: twice(ScoreFunction()), "belongs to another guide: give"),
     ],
     "FacetGuide.embed": [
-        ("missing: label", lambda: ivae().embed(X), "IVAE needs label= besides x, with one entry"),
-        ("unknown: given", lambda: guide().embed(X, batch_sise=3), "got batch_sise: is that a"),
-        ("shape: label", lambda: ivae().embed(X, label=[0, 1]), r"label has shape \[2\], but"),
-        ("range: label", lambda: ivae().embed(X, label=LABEL + 1), "classes from 1 to 3, but .* 0"),
-        ("type: label", lambda: ivae().embed(X, label=LABEL / 2), "label must hold integers"),
-        (
-            "shape: vectors",
-            lambda: continuous_ivae().embed(X, label=X),
-            r"\[5, 6\], but \[5, 3\] is needed",
-        ),
-        (
-            "nan: vectors",
-            lambda: continuous_ivae().embed(X, label=holed(NAN)[:, :3]),
-            "label holds NaN",
-        ),
-        ("missing: group", lambda: mlvae().embed(X), "MLVAE needs group= besides x"),
+        ("missing: label", embedded(ivae), "IVAE needs label= besides x, with one entry"),
+        ("unknown: given", embedded(guide, batch_sise=3), "got batch_sise: is that a"),
+        ("shape: label", embedded(ivae, label=[0, 1]), r"label has shape \[2\], but"),
+        ("range: label", embedded(ivae, label=LABEL + 1), "classes from 1 to 3, but .* 0"),
+        ("type: label", embedded(ivae, label=LABEL / 2), "label must hold integers"),
+        ("shape: vectors", embedded(continuous_ivae, label=X), r"\[5, 6\], but \[5, 3\] is needed"),
+        ("nan: vectors", embedded(continuous_ivae, label=holed(NAN)[:, :3]), "label holds NaN"),
+        ("missing: group", embedded(mlvae), "MLVAE needs group= besides x"),
     ],
     "FacetGuide.observed": [("shape: x", lambda: guide().observed(X[0], {}), r"x has shape \[6\]")],
     "FacetGuide.posterior": [

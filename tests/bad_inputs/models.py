@@ -94,6 +94,10 @@ def two_columns() -> Columns:
     return Columns({"age": Normal(), "city": Categorical(3)})
 
 
+def mixture_of(*args: Any, **options: Any) -> Any:
+    return lambda: GaussianMixture(3, 2, *args, **options)
+
+
 PRIORS = {
     "GaussianMixture": [
         ("range: K 0", lambda: GaussianMixture(0, 2), f"num_components {COUNT}, got 0"),
@@ -101,20 +105,12 @@ PRIORS = {
         ("type: K True", lambda: GaussianMixture(True, 2), f"num_components {COUNT}, got True"),
         ("huge: K", lambda: GaussianMixture(HUGE, 2), f"num_components {MANY}"),
         ("range: dim 0", lambda: GaussianMixture(3, 0), f"dim {COUNT}, got 0"),
-        (
-            "unknown: covariance",
-            lambda: GaussianMixture(3, 2, covariance="tied"),
-            r"\('diag', 'full'\)",
-        ),
-        ("type: covariance", lambda: GaussianMixture(3, 2, ["full"]), "covariance must be one of"),
-        (
-            "unknown: weights",
-            lambda: GaussianMixture(3, 2, weights="fixed"),
-            "weights must be one of",
-        ),
-        ("range: scale", lambda: GaussianMixture(3, 2, scale=-1.0), r"within \[0.0002, 1e\+10\]"),
-        ("nan: scale", lambda: GaussianMixture(3, 2, scale=NAN), r"1e\+10\], got nan"),
-        ("type: scale", lambda: GaussianMixture(3, 2, scale="0.1"), r"1e\+10\], got '0.1'"),
+        ("unknown: covariance", mixture_of(covariance="tied"), r"\('diag', 'full'\)"),
+        ("type: covariance", mixture_of(["full"]), "covariance must be one of"),
+        ("unknown: weights", mixture_of(weights="fixed"), "weights must be one of"),
+        ("range: scale", mixture_of(scale=-1.0), r"within \[0.0002, 1e\+10\]"),
+        ("nan: scale", mixture_of(scale=NAN), r"1e\+10\], got nan"),
+        ("type: scale", mixture_of(scale="0.1"), r"1e\+10\], got '0.1'"),
         ("type: dim array", lambda: GaussianMixture(3, np.array([2, 3])), f"dim {COUNT}, got arr"),
         (
             "misfit: covariances",

@@ -35,12 +35,16 @@ X = torch.rand(20, 6, generator=torch.Generator().manual_seed(3)).double()
 EPOCHS = 4
 
 
+def a_model(digit: type[GaussianMixture] = GaussianMixture, likelihood: Any = Normal) -> MFCVAE:
+    facets = {"style": GaussianMixture(2, 2), "digit": digit(3, 2)}
+    return MFCVAE((6,), facets, likelihood(0.5), MLPLadder((5, 5)))
+
+
 class Trial:
     """A guide, what else a run is given, what is done to it once built, and its callback."""
 
     def __init__(self) -> None:
-        facets = {"style": GaussianMixture(2, 2), "digit": GaussianMixture(3, 2)}
-        self.guide: Any = VaDEGuide(MFCVAE((6,), facets, Normal(0.5), MLPLadder((5, 5))))
+        self.guide: Any = VaDEGuide(a_model())
         self.options: dict[str, Any] = {}
         self.built: Callable[[SVIRunner], None] = lambda runner: None
         self.at: Callable[[SVIRunner, int], None] = lambda runner, epoch: None
@@ -249,13 +253,11 @@ class OwnNormal(Normal):
 
 
 def own_prior(trial: Trial) -> None:
-    facets = {"style": GaussianMixture(2, 2), "digit": OwnMixture(3, 2)}
-    trial.guide = VaDEGuide(MFCVAE((6,), facets, Normal(0.5), MLPLadder((5, 5))))
+    trial.guide = VaDEGuide(a_model(digit=OwnMixture))
 
 
 def own_likelihood(trial: Trial) -> None:
-    facets = {"style": GaussianMixture(2, 2), "digit": GaussianMixture(3, 2)}
-    trial.guide = VaDEGuide(MFCVAE((6,), facets, OwnNormal(0.5), MLPLadder((5, 5))))
+    trial.guide = VaDEGuide(a_model(likelihood=OwnNormal))
 
 
 class OwnSchedule(Schedule):
@@ -357,9 +359,7 @@ def new_buffers(runner: SVIRunner, epoch: int) -> None:
 
 
 def temperature(trial: Trial) -> None:
-    facets = {"style": GaussianMixture(2, 2), "digit": GaussianMixture(3, 2)}
-    model = MFCVAE((6,), facets, Normal(0.5), MLPLadder((5, 5)))
-    trial.guide = AmortizedGuide(model, discrete=GumbelSoftmax(0.5))
+    trial.guide = AmortizedGuide(a_model(), discrete=GumbelSoftmax(0.5))
     trial.at = lambda runner, epoch: runner.guide.discrete.temperature.fill_(0.5 + epoch)
 
 
@@ -370,9 +370,7 @@ def rate_and_moments(runner: SVIRunner, epoch: int) -> None:
 
 
 def refined(trial: Trial) -> None:
-    facets = {"style": GaussianMixture(2, 2), "digit": GaussianMixture(3, 2)}
-    model = MFCVAE((6,), facets, Normal(0.5), MLPLadder((5, 5)))
-    trial.guide = VaDEGuide(model, family=Refined(num_steps=2))
+    trial.guide = VaDEGuide(a_model(), family=Refined(num_steps=2))
 
 
 # Functions in the place of others, and parts of PyTorch.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,15 +28,9 @@ from inference import (
     plain_programs,
 )
 
+pytestmark = pytest.mark.usefixtures("an_empty_store")
+
 X = 3 + torch.randn(40, generator=torch.Generator().manual_seed(0))
-
-
-@pytest.fixture(autouse=True)
-def _store() -> Iterator[None]:
-    pyro.clear_param_store()
-    pyro.set_rng_seed(0)
-    yield
-    pyro.clear_param_store()
 
 
 def model(x: Tensor) -> Tensor:

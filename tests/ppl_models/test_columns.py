@@ -39,12 +39,7 @@ from ppl_models.configurable import from_config, to_config
 NAN = float("nan")
 
 
-@pytest.fixture(autouse=True)
-def float64() -> None:
-    torch.set_default_dtype(torch.float64)
-    torch.manual_seed(0)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def densities(likelihood: Likelihood, output: Tensor, x: Tensor) -> np.ndarray:

@@ -5,7 +5,7 @@ and importance weights against log p(x) by quadrature.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -42,12 +42,7 @@ NAN = float("nan")
 SIZE, CUTS = 2.5, np.array([-0.7, -0.1, 1.8])
 
 
-@pytest.fixture(autouse=True)
-def float64() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    torch.manual_seed(0)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 @dataclass(frozen=True)

@@ -51,12 +51,7 @@ from ppl_models.distributions import (
 )
 from tests.draws_of import loss_draws
 
-
-@pytest.fixture(autouse=True)
-def float64() -> None:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def mixture(covariance: str, K: int = 4, d: int = 3) -> GaussianMixture:
