@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -96,11 +96,19 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def call(root: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+Call = Callable[..., int]
+
+
+@pytest.fixture
+def call(root: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
     """Of ``lab.reproduce``, which takes no folder twice."""
-    shutil.rmtree(root / "runs", ignore_errors=True)
-    monkeypatch.setattr(sys, "argv", ["reproduce", *arguments])
-    return reproduce.main(root)
+
+    def reproduced(*arguments: str) -> int:
+        shutil.rmtree(root / "runs", ignore_errors=True)
+        monkeypatch.setattr(sys, "argv", ["reproduce", *arguments])
+        return reproduce.main(root)
+
+    return reproduced
 
 
 # The repository's own records.
@@ -309,10 +317,8 @@ def test_a_pattern_that_matches_no_file_is_named(root: Path) -> None:
 # Running a record again.
 
 
-def test_a_rerun_agrees_or_not(
-    root: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert call(root, monkeypatch, "small") == 0
+def test_a_rerun_agrees_or_not(root: Path, call: Call, capfd: pytest.CaptureFixture[str]) -> None:
+    assert call("small") == 0
     said = capfd.readouterr().out
     assert "10.64 (0.45)" in said
     assert " agrees" in said
@@ -320,44 +326,42 @@ def test_a_rerun_agrees_or_not(
     assert (root / "runs/reproduce/small/2/stdout.txt").exists()
     assert reproduce.main(root) == 2  # it does not take what another has left
     assert "runs/reproduce/small is not empty: remove it, or give" in capfd.readouterr().err
-    assert call(root, monkeypatch, "small", "--seeds", "1") == 0
-    assert call(root, monkeypatch, "small", "--seeds", "1", "1") == 2
+    assert call("small", "--seeds", "1") == 0
+    assert call("small", "--seeds", "1", "1") == 2
     assert "--seeds: one is given twice, got [1, 1]" in capfd.readouterr().err
     edit(root / "model.py", "10 + ", "20 + ")
-    assert call(root, monkeypatch, "small") == 1
+    assert call("small") == 1
     assert "DOES NOT AGREE" in capfd.readouterr().out
 
 
-def test_an_update_keeps_what_it_did_not_measure(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_update_keeps_what_it_did_not_measure(root: Path, call: Call) -> None:
     path = root / "lab/results/small.toml"
     (root / ".gitignore").write_text("runs/\n")
     edit(root / "model.py", "10 + ", "20 + ")
-    assert call(root, monkeypatch, "small", "--update") == 2  # not committed
+    assert call("small", "--update") == 2  # not committed
     first, second = load_all(root)[0].commit, commit_all(root, "Another score")
-    assert call(root, monkeypatch, "small", "--update", "--seeds", "0") == 2  # fewer than before
-    assert call(root, monkeypatch, "small", "--update") == 1
+    assert call("small", "--update", "--seeds", "0") == 2  # fewer than before
+    assert call("small", "--update") == 1
     record = load(path, load_shared(root))
     assert record.commit == second
     assert record.figure("score").show("each") == "20.84, 20.13, 20.96"
     assert record.figure("by_hand").commit == record.tables[0].commit == first
     assert 'what = "a score"  # kept by an update' in path.read_text()
-    assert call(root, monkeypatch, "small") == 0
+    assert call("small") == 0
 
 
 def test_more_seeds_are_put_beside_those_of_the_record(
-    root: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    root: Path, call: Call, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = root / "lab/results/small.toml"
     (root / ".gitignore").write_text("runs/\n")
-    assert call(root, monkeypatch, "small", "--add", "--seeds", "3") == 2
+    assert call("small", "--add", "--seeds", "3") == 2
     assert "not read back from a seed's run: by_hand: use --update" in capfd.readouterr().err
     edit(path, BY_HAND, "")
     second = commit_all(root, "Everything is read back")
-    assert call(root, monkeypatch, "small", "--add", "--seeds", "2", "3") == 2
+    assert call("small", "--add", "--seeds", "2", "3") == 2
     assert "the record has seed 2 already" in capfd.readouterr().err
-    assert call(root, monkeypatch, "small", "--add", "--seeds", "3") == 0
+    assert call("small", "--add", "--seeds", "3") == 0
     (record,) = load_all(root)
     assert record.figure("score").show("each") == "10.84, 10.13, 10.96, 10.24"
     assert record.seeds == (0, 1, 2, 3)
@@ -366,15 +370,13 @@ def test_more_seeds_are_put_beside_those_of_the_record(
     assert f"seeds 0 to 3; seed 3 at {second}" in page
     edit(root / "model.py", "10 + ", "10.0 + ")
     commit_all(root, "Changed")
-    assert call(root, monkeypatch, "--list") == 0
+    assert call("--list") == 0
     assert f"since {record.commit}" in capfd.readouterr().out
-    assert call(root, monkeypatch, "small", "--update") == 0
+    assert call("small", "--update") == 0
     assert not load_all(root)[0].added
 
 
-def test_finished_runs_are_read_and_noted_with_their_commit(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_finished_runs_are_read_and_noted_with_their_commit(root: Path, call: Call) -> None:
     edit(root / "lab/results/small.toml", BY_HAND, "")
     edit(root / "lab/results/small.toml", "'stdout: ^score (\\S+)'", "'metrics.jsonl: 20.score'")
     commit = load_all(root)[0].commit
@@ -386,7 +388,7 @@ def test_finished_runs_are_read_and_noted_with_their_commit(
 
     def add(seed: int) -> int:
         seeds = ("small", "--add", "--seeds", str(seed))
-        return call(root, monkeypatch, *seeds, "--out", str(folder.parent), "--finished", commit)
+        return call(*seeds, "--out", str(folder.parent), "--finished", commit)
 
     assert (add(5), add(6), add(7)) == (0, 0, 2)  # there is no seventh run
     (record,) = load_all(root)
@@ -408,7 +410,7 @@ def test_finished_runs_that_do_not_fit_leave_the_record_as_it_was(
     arguments: str,
     said: str,
     root: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    call: Call,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     path = root / "lab/results/small.toml"
@@ -420,7 +422,7 @@ def test_finished_runs_that_do_not_fit_leave_the_record_as_it_was(
         (folder / "stdout.txt").write_text("".join(f"score {score}\n" for score in scores))
     before = path.read_bytes()
     where = ["--out", str(root / "finished"), "--finished", "HEAD"]
-    assert call(root, monkeypatch, "small", *arguments.split(), *where) == 2
+    assert call("small", *arguments.split(), *where) == 2
     assert said in capfd.readouterr().err
     assert path.read_bytes() == before
 
@@ -434,17 +436,12 @@ def test_finished_runs_that_do_not_fit_leave_the_record_as_it_was(
     ],
 )
 def test_what_cannot_be_run_is_refused(
-    old: str,
-    new: str,
-    said: str,
-    root: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    old: str, new: str, said: str, root: Path, call: Call, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert call(root, monkeypatch, "smal") == 2
+    assert call("smal") == 2
     assert "there are small" in capfd.readouterr().err
     edit(root / "lab/results/small.toml", old, new)
-    assert call(root, monkeypatch, "small") == 2
+    assert call("small") == 2
     assert said in capfd.readouterr().err
 
 
@@ -477,10 +474,10 @@ def test_figures_are_read_from_files_and_tables(tmp_path: Path, how: str, value:
 
 
 def test_the_list_tells_current_from_stale_and_moved_from_changed(
-    root: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    root: Path, call: Call, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def state() -> str:
-        assert call(root, monkeypatch, "--list") == 0
+        assert call("--list") == 0
         return capfd.readouterr().out.removeprefix("small").strip()
 
     edit(root / "other.py", "1", "2")
