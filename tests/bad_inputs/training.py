@@ -191,6 +191,22 @@ def inferred(group: Any = LABEL, **options: Any) -> Any:
     return lambda: infer_tables(mlvae().model, X, group, 1, **options)
 
 
+@cache
+def graph() -> NeighborGraph:
+    return NeighborGraph(X, num_neighbors=2)
+
+
+def near(strength: float = 1.0, schedule: Any = None) -> SVIRunner:
+    model = facet(neighborly(strength))
+    return SVIRunner(model, VaDEGuide(model), schedule=schedule)
+
+
+def fit_near(
+    of: Callable[[], Any] = near, x: Any = X, by: Callable[[], Any] = graph, **options: Any
+) -> Any:
+    return lambda: fit_neighbors(of(), x, by(), **{"epochs": 4, **options})
+
+
 RUNS = {
     "SVIRunner": [
         (
@@ -398,32 +414,24 @@ RUNS = {
     ],
     "image_variants": [("shape: x", lambda: list(image_variants(X)), "reshape rows of pixels")],
     "fit_neighbors": [
-        ("type: runner", lambda: fit_near(guide()), "must be an SVIRunner"),
-        ("type: graph", lambda: fit_near(by=X), "a NeighborGraph"),
-        ("range: epochs", lambda: fit_near(epochs=0), f"epochs {COUNT}, got 0"),
-        ("misfit: prior", lambda: fit_near(runner()), "neighbors need a facet with a NeighborMix"),
-        ("empty: graph", lambda: fit_near(by={}), "no graph is given"),
+        ("type: runner", fit_near(guide), "must be an SVIRunner"),
+        ("type: graph", fit_near(by=lambda: X), "a NeighborGraph"),
+        ("range: epochs", fit_near(epochs=0), f"epochs {COUNT}, got 0"),
+        ("misfit: prior", fit_near(runner), "neighbors need a facet with a NeighborMix"),
+        ("empty: graph", fit_near(by=dict), "no graph is given"),
         (
             "misfit: run",
-            lambda: fit_near(near(schedule=WarmUp(8)), epochs=10, every=2),
+            fit_near(partial(near, schedule=WarmUp(8)), epochs=10, every=2),
             "a larger every",
         ),
         (
             "misfit: strength",
-            lambda: fit_near(near(0.0), learn_strength=False),
+            fit_near(partial(near, 0.0), learn_strength=False),
             "with a strength of",
         ),
-        (
-            "type: checkpoints",
-            lambda: fit_near(checkpoints="folder"),
-            "checkpoints must be such as",
-        ),
-        (
-            "unknown: facet",
-            lambda: fit_near(by={"hue": graph()}),
-            "facet 'hue' takes no neighbors",
-        ),
-        ("shape: x", lambda: fit_near(x=X[:4]), "joins 5 data, but x has 4"),
+        ("type: checkpoints", fit_near(checkpoints="folder"), "checkpoints must be such as"),
+        ("unknown: facet", fit_near(by=lambda: {"hue": graph()}), "facet 'hue' takes no neighbors"),
+        ("shape: x", fit_near(x=X[:4]), "joins 5 data, but x has 4"),
     ],
     "cluster_posterior": [
         (
@@ -522,23 +530,9 @@ RUNS = {
 PICTURES = np.random.default_rng(0).random((5, 6, 6))
 
 
-@cache
-def graph() -> NeighborGraph:
-    return NeighborGraph(X, num_neighbors=2)
-
-
 def two_with_neighbors() -> VaDEGuide:
     facets = {name: neighborly() for name in "ab"}
     return VaDEGuide(MFCVAE(X.shape[1:], facets, network=SharedMLP((8,))))
-
-
-def near(strength: float = 1.0, schedule: Any = None) -> SVIRunner:
-    model = facet(neighborly(strength))
-    return SVIRunner(model, VaDEGuide(model), schedule=schedule)
-
-
-def fit_near(run: Any = None, x: Any = X, by: Any = None, epochs: int = 4, **options: Any) -> Any:
-    return fit_neighbors(run or near(), x, graph() if by is None else by, epochs, **options)
 
 
 def told(counts: Any, run: SVIRunner | None = None) -> SVIRunner:

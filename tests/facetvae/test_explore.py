@@ -10,6 +10,7 @@ import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -438,14 +439,21 @@ def test_the_demo_leaves_a_run_that_can_be_described(
 # The page in a browser
 
 
-@pytest.fixture(scope="module")
-def address(run: Path) -> Iterator[str]:
-    with serve.serving(data.open_run(**asked(str(run), "--rows", "200")), 0) as server:
+@contextmanager
+def served(run: Path, *flags: str) -> Iterator[str]:
+    """The address of the run's page."""
+    with serve.serving(data.open_run(**asked(str(run), *flags)), 0) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield serve.address_of(server)
         server.shutdown()
         thread.join()
+
+
+@pytest.fixture(scope="module")
+def address(run: Path) -> Iterator[str]:
+    with served(run, "--rows", "200") as found:
+        yield found
 
 
 def test_other_sites_names_for_this_machine_are_refused(address: str) -> None:
@@ -530,16 +538,12 @@ def test_other_models_in_a_browser(
     np.save(tmp_path / "x.npy", np.random.default_rng(0).random((40, *guide.model.x_shape)))
     np.save(tmp_path / "label.npy", np.arange(40) % 3)
     flags = ["--data", str(tmp_path / "x.npy"), "--label", str(tmp_path / "label.npy")]
-    with serve.serving(data.open_run(**asked(str(run), *flags)), 0) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        page = chromium.Page(browser, serve.address_of(server))
+    with served(run, *flags) as address:
+        page = chromium.Page(browser, address)
         for view in explore_page.VIEWS:
             page.choose("view", view)
             assert page.wait(f"#{view} img, #{view} .note", None)
         page.stays_quiet()
-        server.shutdown()
-        thread.join()
 
 
 def test_tables_are_shown_for_the_rows_that_they_are_of(tmp_path: Path) -> None:
