@@ -47,26 +47,10 @@ NAN = float("nan")
 SMALL = SharedMLP((32, 32))  # the default network has millions of weights
 
 
+@pytest.mark.parametrize("weight", [0.0, 2.5])
 @pytest.mark.parametrize("L", [1, 5])
-def test_known_clusters_against_the_formula(L: int) -> None:
-    model, guide = build(2, L)
-    x = torch.rand(BATCH, PIXELS, dtype=torch.float64)
-    label = {"facet1": np.array([3, -1, 0, -1, 2, 2])}
-    noise = drawn_noise(guide, x, seed=3)
-    parameters = dict(guide.named_parameters())
-    want = (
-        paper.negative_objective(parameters, x, noise, list(model.priors), [1.0, 1.0], known=label)
-        / BATCH
-    )
-    pyro.set_rng_seed(3)
-    data = guide.observed(x, {"label": label})
-    got = Loss(model, guide)(data.x, **data.given)
-    every = list(parameters.values())
-    assert_equal_to(value_and_gradient(got, every), value_and_gradient(want, every))
-
-
-@pytest.mark.parametrize("L", [1, 5])
-def test_the_lesson_is_the_log_responsibility_of_the_known_cluster(L: int) -> None:
+def test_known_clusters_against_the_formula(L: int, weight: float) -> None:
+    """By default they are no lesson; it is the log-responsibility of the known cluster."""
     model, guide = build(2, L)
     x = torch.rand(BATCH, PIXELS, dtype=torch.float64)
     label = {"facet1": np.array([3, -1, 0, -1, 2, 2])}
@@ -76,12 +60,13 @@ def test_the_lesson_is_the_log_responsibility_of_the_known_cluster(L: int) -> No
     mean, scale = paper.encode(parameters, x, 2)[1]
     q = paper.responsibilities(*paper.mixture(parameters, "facet1", mean + scale * noise["facet1"]))
     learned = sum(q[b, k].log() for b, k in enumerate(label["facet1"]) if k >= 0)
-    guide.label_weight = 2.5
+    assert guide.label_weight == 0
+    guide.label_weight = weight
     pyro.set_rng_seed(3)
     data = guide.observed(x, {"label": label})
     got = Loss(model, guide)(data.x, **data.given)
     every = list(parameters.values())
-    want = (bound - 2.5 * learned) / BATCH
+    want = (bound - weight * learned) / BATCH
     assert_equal_to(value_and_gradient(got, every), value_and_gradient(want, every))
 
 
