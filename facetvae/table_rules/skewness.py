@@ -82,18 +82,18 @@ def unskewed_if_better(x: np.ndarray, zero: np.ndarray | None = None) -> Unskewe
     fitted = np.arange(len(rows)) % 3 < FITTED
     if len(rows) < FEWEST or x.shape[1] < 1:
         return None
-    before = _log_density(rows, fitted)
-    most, best = 0.0, None
     origins = [None, zero] if zero is not None and _all_beyond(x, zero) else [None]
-    for origin in origins:
-        found = _fitted_to(rows[fitted], origin)
-        if origin is None and np.allclose(found.power, 1):
-            continue
+    candidates = [_fitted_to(rows[fitted], origin) for origin in origins]
+    candidates = [f for f in candidates if f.origin is not None or not np.allclose(f.power, 1)]
+    if not candidates:
+        return None
+    before, most, best = _log_density(rows, fitted), 0.0, None
+    for found in candidates:
         slope = np.nansum(found.log_slope(rows[~fitted]), 1)
         gain = _log_density(found.apply(rows), fitted) + slope - before
         error = gain.std(ddof=1) / np.sqrt(len(gain))
         if gain.mean() > max(SIGNIFICANT * error, most):
-            most, best = gain.mean(), _fitted_to(x, origin)
+            most, best = gain.mean(), _fitted_to(x, found.origin)
     return best
 
 

@@ -186,4 +186,4 @@ def test_methods_are_measured_once(tmp_path: Path, capsys: pytest.CaptureFixture
         (seed, name) for seed in (7, 8) for name in rivals
     ]
     assert all(line["rows"] == 120 for line in lines)
-    assert "CLIP, spherical k-means" in capsys.readouterr().out
+    assert "CLIP, residual KMeans" in capsys.readouterr().out
