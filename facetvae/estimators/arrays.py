@@ -70,6 +70,10 @@ class View:
         """Complete numbers ``[N, F]``."""
         return np.nan_to_num(x) if has_missing(x) else x
 
+    def unit(self, x: np.ndarray) -> np.ndarray:
+        """What encoded columns are multiplied by to be these numbers ``[D]``, where that is all."""
+        return self.numbers(np.ones_like(x[:1]))[0]
+
     def smooth(self, x: np.ndarray, seed: int) -> np.ndarray:
         """The same, with a density whose modes can be counted: columns of few steps, and rows of a
         lattice, are spread over the gaps around their values.

@@ -509,8 +509,10 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
                 views = views_found(x, 0, view, found)
                 if views.offers(wanted):
                     return self._of_columns(views, x, names, view)
-            sums = sums_found(x, 0, view, wanted) if unlabeled and self._are_embeddings else None
-            if sums is not None:
+            add_up = unlabeled and self.encoding_.values == "embeddings"
+            asked = for_each(names, "n_clusters", self.n_clusters) if names else {}
+            told = list(asked.values()) or None
+            if add_up and (sums := sums_found(x, 0, view, told)):
                 adding = partial(SumStrategy, found=sums)
                 own = names or facet_names(len(sums.numbers))
                 return self._subspaces(adding, x, own, x.shape[1], view, SUBSPACE_STEPS[1:])
@@ -528,10 +530,6 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     def _has_columns(self) -> bool:
         """Whether columns are the user's own, and not principal components or words."""
         return self.encoding_.values in ("real", "columns")
-
-    @property
-    def _are_embeddings(self) -> bool:
-        return self.encoding_.values == "embeddings"
 
     def _of_columns(
         self, views: ColumnViews, x: np.ndarray, names: Names, view: View

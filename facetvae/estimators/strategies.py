@@ -35,6 +35,7 @@ from facetvae.table_rules.subspaces import Subspaces, curvature_p_value, indepen
 from facetvae.table_rules.sums import (
     MOST_FACETS,
     FacetSum,
+    can_add_up,
     enough,
     facets_that_add_up,
     sum_of_facets,
@@ -414,11 +415,12 @@ class SumStrategy(SubspaceStrategy):
         wanted = [k or own for k, own in zip(numbers.values(), self.found.numbers, strict=True)]
         if wanted == self.found.numbers:
             return self
-        return replace(self, found=sums_told(x, self.chosen.seed, self.chosen.view, wanted))
+        found = sums_found(x, self.chosen.seed, self.chosen.view, wanted)
+        return replace(self, found=found or self.found)
 
     def again(self, x: np.ndarray, number: int) -> FitStrategy:
         other = cast(SumStrategy, super().again(x, number))
-        found = sums_found(x, other.chosen.seed, self.chosen.view, len(self.names))
+        found = sums_found(x, other.chosen.seed, self.chosen.view, [None] * len(self.names))
         return replace(other, found=found or self.found)
 
     def latents(self, x: np.ndarray, label: Labels) -> FacetGuide:
@@ -427,12 +429,12 @@ class SumStrategy(SubspaceStrategy):
         return guide
 
     def numbers(self, x: np.ndarray, latents: FacetGuide, chosen: Numbers) -> Counts:
-        return {
-            name: ClusterCount(
-                k, "as given" if chosen[name] else "lowest BIC, of those found again"
-            )
-            for name, k in zip(self.names, self.found.numbers, strict=True)
+        why = {
+            name: "as given" if k else "lowest BIC of those found again"
+            for name, k in chosen.items()
         }
+        each = zip(self.names, self.found.numbers, strict=True)
+        return {name: ClusterCount(k, why[name]) for name, k in each}
 
     def mixtures(
         self, x: np.ndarray, latents: FacetGuide, numbers: Mapping[str, int], label: Labels
@@ -590,19 +592,22 @@ def views_found(x: np.ndarray, seed: int, view: View, count: FacetCount | None) 
     return replace(found, views=[*instead, *found.of_codes] if found.of_codes else [])
 
 
-def sums_found(x: np.ndarray, seed: int, view: View, number: int | None) -> FacetSum | None:
-    """Facets that add up in embeddings, so many or at most two; ``None`` if there are none."""
-    if number is not None and number > MOST_FACETS:
+def sums_found(
+    x: np.ndarray, seed: int, view: View, numbers: Sequence[int | None] | None
+) -> FacetSum | None:
+    """Facets that add up in embeddings; ``None`` if there are none, or too few rows.
+
+    :param numbers: of each facet's clusters, ``None`` where unknown; ``None`` for at most two
+        facets.
+    """
+    unit, rows = view.unit(x), some_rows(x, seed)
+    asked = [k for k in numbers or () if k is not None]
+    if len(numbers or ()) > MOST_FACETS or not can_add_up(rows, asked):
         return None
-    unit = view.numbers(np.ones((1, x.shape[1])))[0]
-    found = facets_that_add_up(some_rows(x, seed) * unit, number, seed)
+    if numbers and len(asked) == len(numbers):
+        return sum_of_facets(rows * unit, asked, seed).divided_by(unit)
+    found = facets_that_add_up(rows * unit, numbers and len(numbers), seed)
     return found and found.divided_by(unit)
-
-
-def sums_told(x: np.ndarray, seed: int, view: View, numbers: Sequence[int]) -> FacetSum:
-    """The likeliest sum of facets with so many clusters each."""
-    unit = view.numbers(np.ones((1, x.shape[1])))[0]
-    return sum_of_facets(some_rows(x, seed) * unit, numbers, seed).divided_by(unit)
 
 
 def facets_found(x: np.ndarray, seed: int, view: View) -> FacetCount:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import combinations, permutations
 from math import prod
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 from scipy.special import logsumexp
@@ -61,9 +62,14 @@ class FacetSum:
     def numbers(self) -> list[int]:
         return list(map(len, self.weights))
 
+    @property
+    def whitening(self) -> np.ndarray:
+        """``[D, D]``, by which the noise of rows gets the covariance 1."""
+        return np.linalg.cholesky(np.linalg.inv(self.covariance))
+
     def log_joint(self, x: np.ndarray) -> np.ndarray:
         """log p(x, all clusters) of rows ``[N, D]``: ``[N, K_1, ..., K_J]``, in nats."""
-        root = np.linalg.cholesky(np.linalg.inv(self.covariance))
+        root = self.whitening
         rows, means = (x - self.loc) @ root, _cells(self.means) @ root
         apart = (rows**2).sum(1)[:, None] + (means**2).sum(1) - 2 * rows @ means.T
         volume = np.log(np.diag(root)).sum() - len(root) / 2 * np.log(2 * np.pi)
@@ -71,9 +77,11 @@ class FacetSum:
         return (volume + prior - apart / 2).reshape(-1, *self.numbers)
 
     def log_density(self, x: np.ndarray) -> np.ndarray:
+        """Of rows ``[N, D]``: ``[N]``, in nats."""
         return logsumexp(self.log_joint(x).reshape(len(x), -1), axis=1)
 
     def bic(self, x: np.ndarray) -> float:
+        """Of rows ``[N, D]``; the lower the better."""
         (N, D), clusters = x.shape, sum(self.numbers) - len(self.numbers)
         free = clusters * (D + 1) + D + D * (D + 1) / 2
         return float(free * np.log(N) - 2 * self.log_density(x).sum())
@@ -83,6 +91,7 @@ class FacetSum:
         return _of_each(_posterior(self.log_joint(x)))
 
     def labels(self, x: np.ndarray) -> list[np.ndarray]:
+        """The most probable cluster of each facet ``[N]``."""
         return [r.argmax(1) for r in self.responsibilities(x)]
 
     def divided_by(self, unit: np.ndarray) -> FacetSum:
@@ -99,14 +108,13 @@ class FacetSum:
         """Of each facet the coordinates that its clusters' means span, and of what they leave
         those in which the noise is independent of theirs.
         """
-        root = np.linalg.inv(np.linalg.cholesky(self.covariance))
-        turned = [m @ root.T for m in self.means]  # the noise's covariance is 1
+        root = self.whitening
+        turned = [m @ root for m in self.means]
         spans = [_spanned(m, len(root) // len(turned)) for m in turned]
-        own = np.linalg.pinv(np.concatenate(spans))
-        both = np.linalg.svd(own.T, full_matrices=True)[2]
-        maps = np.split(own.T, np.cumsum([len(s) for s in spans])[:-1])
-        rest = both[len(own.T) :]
-        return Subspaces(self.loc, [m @ root for m in [*maps, *([rest] if len(rest) else [])]])
+        own = np.linalg.pinv(np.concatenate(spans)).T
+        rest = np.linalg.svd(own, full_matrices=True)[2][len(own) :]
+        maps = np.split(own, np.cumsum([len(s) for s in spans])[:-1])
+        return Subspaces(self.loc, [m @ root.T for m in [*maps, *([rest] if len(rest) else [])]])
 
 
 def _spanned(means: np.ndarray, most: int) -> np.ndarray:
@@ -140,10 +148,8 @@ def _maximized(x: np.ndarray, q: np.ndarray) -> FacetSum:
     centered, design = x - loc, np.concatenate(each, 1)
     ends = np.cumsum([r.shape[1] for r in each])[:-1]
     # Products of two facets' clusters need their joint posterior.
-    numbers = q.shape[1:]
-    ones = _one_hot(numbers)
-    cells = q.reshape(N, -1).sum(0)
-    gram = (ones * cells[:, None]).T @ ones
+    ones = _one_hot(q.shape[1:])
+    gram = (ones * q.reshape(N, -1).sum(0)[:, None]).T @ ones
     back = np.linalg.lstsq(gram, design.T @ centered, rcond=None)[0]
     left = centered.T @ centered - back.T @ gram @ back
     covariance = left / N + LEAST_NOISE * centered.var(0).mean() * np.eye(D)
@@ -182,20 +188,15 @@ def _clusters_beside(x: np.ndarray, means: Sequence[np.ndarray], k: int, seed: i
     for other in means:
         spanned = _spanned(other, x.shape[1])
         left = left - left @ spanned.T @ spanned
-    return _k_means(left, k, FITS, seed).labels_
-
-
-def _k_means(x: np.ndarray, k: int, fits: int, seed: int) -> KMeans:
     with warnings.catch_warnings():  # of equal rows
         warnings.simplefilter("ignore", ConvergenceWarning)
-        return KMeans(k, n_init=fits, random_state=seed).fit(x)
+        return KMeans(k, n_init=FITS, random_state=seed).fit(left).labels_
 
 
 def _starts(x: np.ndarray, numbers: Sequence[int], seed: int) -> list[FacetSum]:
     """One facet after the other, each from clusters beside those before."""
-    first, *others = numbers
-    found = [_with_one_more(x, None, first, seed + i) for i in range(STARTS)]
-    for k in others:
+    found: list[Any] = [None] * STARTS
+    for k in numbers:
         found = [_with_one_more(x, each, k, seed + i) for i, each in enumerate(found)]
     return found
 
@@ -218,6 +219,13 @@ def _likeliest(sums: Sequence[FacetSum], x: np.ndarray) -> FacetSum:
 def enough(x: np.ndarray, numbers: Sequence[int]) -> np.ndarray:
     """Rows of ``x``, fewer if there are many combinations of clusters."""
     return thinned(x, min(MAX_ROWS, max(LEAST_ROWS, MOST_WORK // prod(numbers))))
+
+
+def can_add_up(x: np.ndarray, numbers: Sequence[int] = ()) -> bool:
+    """Whether rows ``[N, D]`` vary, and are enough for so many clusters of each facet."""
+    looked_at = min(len(x), MOST_WORK // prod(numbers), MAX_ROWS)
+    few = len(x) < 4 * FEWEST or looked_at < FEWEST * max(numbers, default=1)
+    return not few and bool((x.std(0) > 0).all())
 
 
 @on_one_thread
@@ -248,12 +256,13 @@ def facets_that_add_up(x: np.ndarray, number: int | None = None, seed: int = 0) 
     :param number: of facets, if it is known; else there are at most two.
     """
     rows = thinned(x, MAX_ROWS)
-    if len(rows) < 4 * FEWEST or not (rows.std(0) > 0).all():
+    if not can_add_up(rows):
         return None
     found = _most_stable(rows, seed)
     if number is None and not _is_likelier(rows, found.numbers, [1], seed):
         return None
-    found = _grid_apart(rows, found, seed)
+    if number != 1:
+        found = _grid_apart(rows, found, seed)
     while len(found.numbers) < (number or FACETS):
         more = _further(rows, found, seed)
         if number is not None:
@@ -278,8 +287,7 @@ def _most_stable(x: np.ndarray, seed: int) -> FacetSum:
 
 def _grid_apart(x: np.ndarray, found: FacetSum, seed: int) -> FacetSum:
     """Clusters that are all combinations of two groupings are two facets."""
-    root = np.linalg.cholesky(np.linalg.inv(found.covariance))
-    grid = grid_of(found.means[0] @ root, seed)
+    grid = grid_of(found.means[0] @ found.whitening, seed)
     if grid is None:
         return found
     (label,) = found.labels(x)

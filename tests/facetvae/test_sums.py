@@ -105,6 +105,14 @@ def test_clusters_of_embeddings_may_be_more_than_directions() -> None:
     assert np.isfinite(found.score(rows))
 
 
+def test_a_grid_is_one_facet_to_whom_asks_for_one() -> None:
+    rows = drawn_embeddings(600, (3, 2), (0.3, 0.25), width=64, decay=0.5, seed=1).x
+    for how in ({}, {"n_clusters": 6}):
+        found = MultiFacetClustering(1, random_state=0, **how).fit(rows)
+        assert found.settings_["start"] == "SumStrategy"
+        assert found.labels_.shape == (600, 1)
+
+
 def test_a_fit_is_that_of_the_sum() -> None:
     """Its clusters are those of the start, and its bound is near the start's exact density."""
     embedded = drawn_embeddings(400, (3, 2), (0.3, 0.2), width=64, decay=0.5, seed=2)
@@ -112,8 +120,7 @@ def test_a_fit_is_that_of_the_sum() -> None:
     assert found.settings_["model"].startswith("linear")
     assert min(agreement(list(found.labels_.T), embedded.labels)) > 0.9
     x = found.encode(embedded.x).astype(float)
-    view = found.reader_.view(x, found.encoding_)
-    unit = view.numbers(np.ones((1, x.shape[1])))[0]
+    unit = found.reader_.view(x, found.encoding_).unit(x)
     start = facets_that_add_up(x * unit).divided_by(unit)
     for own, label in zip(found.labels_.T, start.labels(x), strict=True):
         assert normalized_mutual_info_score(own, label) > 0.97
