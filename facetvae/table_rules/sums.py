@@ -193,17 +193,14 @@ def _clusters_beside(x: np.ndarray, means: Sequence[np.ndarray], k: int, seed: i
         return KMeans(k, n_init=FITS, random_state=seed).fit(left).labels_
 
 
-def _starts(x: np.ndarray, numbers: Sequence[int], seed: int) -> list[FacetSum]:
+def _starts(
+    x: np.ndarray, numbers: Sequence[int], seed: int, before: FacetSum | None = None
+) -> list[FacetSum]:
     """One facet after the other, each from clusters beside those before."""
-    found: list[Any] = [None] * STARTS
+    found: list[Any] = [before] * STARTS
     for k in numbers:
         found = [_with_one_more(x, each, k, seed + i) for i, each in enumerate(found)]
     return found
-
-
-def _beside(x: np.ndarray, found: FacetSum, k: int, seed: int) -> list[FacetSum]:
-    """From several starts of a further facet."""
-    return [_with_one_more(x, found, k, seed + i) for i in range(STARTS)]
 
 
 def _with_one_more(x: np.ndarray, found: FacetSum | None, k: int, seed: int) -> FacetSum:
@@ -266,7 +263,7 @@ def facets_that_add_up(x: np.ndarray, number: int | None = None, seed: int = 0) 
     while len(found.numbers) < (number or FACETS):
         more = _further(rows, found, seed)
         if number is not None:
-            more = more or _likeliest(_beside(rows, found, 2, seed), rows)
+            more = more or _likeliest(_starts(rows, [2], seed, found), rows)
         elif more is None or not _is_likelier(rows, more.numbers, found.numbers, seed):
             break
         found = more
@@ -308,7 +305,7 @@ def _further(x: np.ndarray, found: FacetSum, seed: int) -> FacetSum | None:
     """
     best = []
     for k in range(2, min(MOST_FURTHER, len(x) // (2 * FEWEST)) + 1):
-        sums = sorted(_beside(x, found, k, seed), key=lambda each: each.log_density(x).mean())
+        sums = sorted(_starts(x, [k], seed, found), key=lambda each: each.log_density(x).mean())
         first, *next_two = (each.labels(x) for each in sums[:-4:-1])
         agreement = fmean(adjusted_rand_score(first[-1], other[-1]) for other in next_two)
         if agreement >= STABLE and _shared(first) <= SHARED:
