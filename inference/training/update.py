@@ -35,21 +35,24 @@ class Update:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        # What an objective may change, such as running statistics.
-        self.changing = {
-            f"{path}.{name}": (module, name)
-            for path, module in run.loss.named_modules()
-            for name, buffer in module.named_buffers(recurse=False)
-            if buffer.is_floating_point()
-            and name not in module._non_persistent_buffers_set | SCHEDULED
-        }
         device = run.device
         kind = torch.float64 if device.type == "cpu" else torch.float32  # as the kernels take it
         self.rate, self.given_rate = torch.zeros((), dtype=kind, device=device), 0.0
 
     def look(self) -> None:
-        """Look again at what callbacks may have changed: parameters, optimizer, and its options."""
+        """Look again at what callbacks may have changed: modules, optimizer, and its options."""
         self.parameters = dict(self.run.loss.named_parameters())
+        norms = self.run.counters["fault_norms"]
+        if len(norms) != len(self.parameters):
+            self.run.counters["fault_norms"] = norms.new_zeros(len(self.parameters))
+        # What an objective may change, such as running statistics.
+        self.changing = {
+            f"{path}.{name}": (module, name)
+            for path, module in self.run.loss.named_modules()
+            for name, buffer in module.named_buffers(recurse=False)
+            if buffer.is_floating_point()
+            and name not in module._non_persistent_buffers_set | SCHEDULED
+        }
         self.options = _options(self.run.optimizer)
         self.states: dict[Hashable, dict[str, Tensor]] = {}
         for parameter in self.parameters.values():
