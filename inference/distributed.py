@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,14 +26,12 @@ Gradients = Sequence[Tensor | None]
 
 @dataclass(frozen=True)
 class Shard(Observed):
-    """One process's part of a batch, where that alone was read.
+    """A batch of one process's own rows, which no other process has.
 
-    :ivar own: how many of its rows count: all, or 0 if the part is empty and another row stands in.
-    :ivar whole: rows of the batch of all processes.
+    :ivar counts: how many of its rows count: all, or 0 if they stand in for a pass that has ended.
     """
 
-    own: int = 0
-    whole: int = 0
+    counts: float = 0.0
 
 
 class SingleProcess:
@@ -68,7 +66,7 @@ class SingleProcess:
         """Copy what callbacks may have changed in the first process, such as parameters, to all."""
 
     def shard(self, batch: Observed) -> tuple[Observed, float]:
-        """This process's part of a batch, and its objective's weight in the mean over processes."""
+        """This process's part of a batch, and how much its objective counts among all."""
         return batch, 1.0
 
     def mean(
@@ -78,7 +76,7 @@ class SingleProcess:
 
         :param loss: the objective of this process's part, detached.
         :param gradients: its gradient, for each of ``parameters``.
-        :param counts: the weight that :meth:`shard` returned.
+        :param counts: what :meth:`shard` returned.
         """
         return loss, gradients
 
@@ -86,9 +84,9 @@ class SingleProcess:
         """What ``work`` gives in the first process, in all of them; if it fails there, all fail."""
         return work()
 
-    def gather(self, values: Sequence[Tensor]) -> list[Sequence[Tensor]]:
-        """The values of every process."""
-        return [values]
+    def every(self, value: T) -> list[T]:
+        """The value of every process, tensors on the CPU."""
+        return [value]
 
     def fresh_random_state(self, seed: int, step: int, device: torch.device) -> list[Tensor]:
         """Random streams that differ from those of all other processes, and of other steps."""
@@ -99,15 +97,17 @@ class SingleProcess:
 class DataParallel(SingleProcess):
     """Several processes that train one run with Lightning Fabric, each on its part of every batch.
 
-    Each process passes the same arguments to ``fit``: all data (or a loader of all data), parts and
-    seed. Rows (or groups) of a batch are assigned to the processes in turn; of a loader, a process
-    reads its own rows alone where that can be done (``LoaderSource``). With the same draws, the
-    mean of the processes' weighted gradients is the gradient of the whole batch. Whatever an
-    objective computes from several rows at once (batch normalization, the pairs of
+    Each process passes the same parts and seed to ``fit``, and either the same arrays, of whose
+    batches the rows (or groups) are assigned to the processes in turn; or a loader of rows that no
+    other process has (:class:`Shard`), whose batches make up one batch together. The gradient is
+    that of the whole batch, with the same draws: the processes' gradients, weighted by their rows.
+    Whatever an objective computes from several rows at once (batch normalization, the pairs of
     :class:`~guides.SimilarContentGuide`), it computes from each part's rows.
 
     Only the Fabric's processes and their communication are used; precision is the runner's.
-    Gradients are added in a fixed order, however often a run is stopped.
+    Gradients are added in a fixed order, however often a run is stopped. How long a process waits
+    for one that cannot be reached is the ``timeout`` of the Fabric's strategy; of one that has
+    ended it is told at once.
 
     :param fabric: a launched Fabric.
     :param device: the runner's.
@@ -135,14 +135,16 @@ class DataParallel(SingleProcess):
         self.fabric, self.size, self.rank = fabric, fabric.world_size, fabric.global_rank
 
     def begin(self, plan: Any) -> None:
-        told = plan.description() | {"callbacks": "of the first process alone"}
-        content = json.dumps(told, sort_keys=True).encode()
-        digest = int.from_bytes(hashlib.sha256(content).digest()[:7], "big")
-        if len(self._all(torch.tensor(digest)).unique()) > 1:
-            raise ValueError(
-                "the processes called fit with other data, parts or seeds than one another: all "
-                "give the same, and batches are parted between them here (so no DistributedSampler)"
-            )
+        own = {name: json.dumps(said) for name, said in plan.description().items()}
+        told = self.every({name: said for name, said in own.items() if name != "callbacks"})
+        for name, said in told[0].items():
+            for other in (of.get(name, "nothing") for of in told):
+                if other != said:
+                    raise ValueError(
+                        "the processes called fit with other data, parts or seeds than one "
+                        f"another ({name}: {said:.60} and {other:.60}): all give the same arrays, "
+                        "parts and seed, or each a loader of its own rows"
+                    )
         super().begin(plan)
         if not self.is_first:
             lead = plan.lead
@@ -174,24 +176,26 @@ class DataParallel(SingleProcess):
 
     def shard(self, batch: Observed) -> tuple[Observed, float]:
         if isinstance(batch, Shard):
-            return batch, self.size * batch.own / batch.whole
+            return batch, batch.counts
         group = batch.given.get("group")
         parts = len(batch) if group is None else int(group.max()) + 1
         own = len(range(self.rank, parts, self.size))
         first = self.rank if own else 0  # a row, or group, of weight 0 stands in for none
         if group is None:
-            return batch[slice(first, None, self.size)], self.size * own / parts
+            return batch[slice(first, None, self.size)], own
         mine = batch.regrouped((group % self.size == first).nonzero()[:, 0])
         size = (len(batch) if batch.size is None else batch.size) * max(own, 1) / parts
-        return replace(mine, size=size), self.size * own / parts
+        return replace(mine, size=size), own
 
     def mean(
         self, loss: Tensor, gradients: Gradients, counts: float, parameters: Sequence[Tensor]
     ) -> tuple[Tensor, Gradients]:
         pairs = zip(parameters, gradients, strict=True)
         own = [torch.zeros_like(p) if g is None else g for p, g in pairs]
-        flat = torch.cat([*(g.flatten() for g in own), loss[None]]) * counts
-        mean: Any = self.fabric.all_reduce(flat, reduce_op="mean")
+        flat = torch.cat([*(g.flatten() for g in own), loss[None], torch.ones_like(loss)[None]])
+        with _reaching_all():
+            total: Any = self.fabric.all_reduce(flat * counts, reduce_op="sum")
+        mean = total[:-1] / total[-1]
         found = [torch.empty_like(p) for p in parameters]  # in each parameter's memory layout
         for each, part in zip(found, mean[:-1].split([p.numel() for p in found]), strict=True):
             each.copy_(part.view_as(each))
@@ -203,19 +207,33 @@ class DataParallel(SingleProcess):
             value = work() if self.is_first else None
         except Exception as raised:  # any error: the other processes must not wait for this one
             error = raised
-        told, fault = self.fabric.broadcast((value, error and f"{type(error).__name__}: {error}"))
+        said = error and f"{type(error).__name__}: {error}"
+        with _reaching_all():
+            told, fault = self.fabric.broadcast((value, said))
         if error is not None:
             raise error
         if fault is not None:
             raise RuntimeError(f"the first process ended with {fault}")
         return told  # type: ignore[return-value]
 
-    def gather(self, values: Sequence[Tensor]) -> list[Sequence[Tensor]]:
-        return list(zip(*(self._all(value) for value in values), strict=True))
+    def every(self, value: T) -> list[T]:
+        if self.size == 1:  # which has no group of processes
+            return [value]
+        found: list[Any] = [None] * self.size
+        with _reaching_all():
+            torch.distributed.all_gather_object(found, value)
+        return found
 
-    def _all(self, value: Tensor) -> Tensor:
-        """The value of every process: ``[processes, ...]``."""
-        stack = value.new_zeros((self.size, *value.shape))
-        stack[self.rank] = value
-        gathered: Any = self.fabric.all_reduce(stack, reduce_op="sum")  # all_gather is deprecated
-        return gathered.cpu()
+
+@contextmanager
+def _reaching_all() -> Iterator[None]:
+    """:raises RuntimeError: if another process has ended or cannot be reached."""
+    try:
+        yield
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0].rpartition("] ")[2] or str(error)
+        raise RuntimeError(
+            "another process of this run has ended, or its machine cannot be reached "
+            f"({reason:.80}): its own output says why; start all of them again, with "
+            "Checkpoints(..., resume=True) from the last checkpoint"
+        ) from error

@@ -111,6 +111,7 @@ class SVIRunner(Run):
         batches: Batching | None = None,
         checkpoints: Checkpoints | None = None,
         fabric: Fabric | None = None,
+        steps_per_epoch: int | None = None,
         **given: Any,
     ) -> SVIRunner:
         """Train for ``epochs`` passes over ``x``.
@@ -142,16 +143,20 @@ class SVIRunner(Run):
         :param checkpoints: where to write the state of this call at intervals, and to resume from;
             see :class:`~inference.Checkpoints`.
         :param fabric: a launched Lightning Fabric, to train in several processes, each of which
-            calls this method; see :class:`~inference.distributed.DataParallel`. ``batch_size`` then
-            counts the rows of all processes together. Only the first process shows progress, runs
-            callbacks and writes checkpoints.
+            calls this method with the same arrays, or with a loader of its own rows; see
+            :class:`~inference.distributed.DataParallel`. ``batch_size`` then counts the rows of all
+            processes together, and a loader's those of its process. Only the first process shows
+            progress, runs callbacks and writes checkpoints.
+        :param steps_per_epoch: batches of a loader that count as an epoch, for one without a
+            length; each epoch goes on in the stream where the last one ended. By default an epoch
+            is a pass.
         :param given: further inputs of the model, one entry per datum, such as ``label``.
         :raises ValueError: before training, if data or sizes do not fit; then nothing has changed.
         :raises FloatingPointError: at a logging interval, if a step's objective or gradient was not
             finite and the guard stops the run. The parameters are those before that step.
         """
         how = (batch_size, log_every, callbacks, progress, batches, checkpoints, fabric)
-        plan = self.plan(x, epochs, *how, **given)
+        plan = self.plan(x, epochs, *how, steps_per_epoch, **given)
         train(plan)
         return self
 
@@ -166,6 +171,7 @@ class SVIRunner(Run):
         batches: Batching | None = None,
         checkpoints: Checkpoints | None = None,
         fabric: Fabric | None = None,
+        steps_per_epoch: int | None = None,
         **given: Any,
     ) -> FitPlan:
         """Validate the arguments of :meth:`fit` and return what it would do; nothing is trained or
@@ -174,7 +180,8 @@ class SVIRunner(Run):
         :raises ValueError: as :meth:`fit` does before training.
         """
         processes = SingleProcess() if fabric is None else DataParallel(fabric, self.device)
-        calls, how = [check_callbacks(callbacks)], (batch_size, batches, processes)
+        calls = [check_callbacks(callbacks)]
+        how = (batch_size, batches, processes, steps_per_epoch)
         source = data_source_for(self.guide, self.device, x, given, *how)
         return FitPlan([self], source, epochs, log_every, calls, progress, checkpoints, processes)
 

@@ -17,7 +17,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from inference.checkpoints.atomic_files import check_folder, held
@@ -160,7 +159,7 @@ class CheckpointWriter:
             try:
                 state = read(path)
                 differing = self._differing(state)
-                if not differing:
+                if not differing or self._moved(state, differing):
                     self._check(state, self._state(()))
                     states = [each for of in state["runs"] for each in of["callbacks"]]
                     _load([each for of in self.callbacks for each in of], states)
@@ -186,6 +185,32 @@ class CheckpointWriter:
         then = check_kind("call", state.get("call", now), dict, "a description of a call")
         return sorted(k for k in now.keys() | then.keys() if now.get(k) != then.get(k))
 
+    def _moved(self, state: dict[str, Any], differing: Sequence[str]) -> bool:
+        """Whether only the shards of the data differ, as there are more of them now, or fewer; then
+        the pass begins anew, which a warning says.
+        """
+        then, now = (
+            [call["data"]] if isinstance(call["data"], dict) else call["data"]
+            for call in (state["call"], self.call)
+        )
+        same = state["call"]["sizes"][::2] == self.call["sizes"][::2]  # but for rows of a batch
+        if (
+            len(then) == len(now)
+            or not same
+            or {*differing} - {"data", "batches", "steps", "sizes"}
+        ):
+            return False
+        for of in state["runs"]:
+            of["run"]["progress"]["batches"] = 0
+        warnings.warn(
+            f"{len(then)} processes with loaders of their own wrote the checkpoint, and {len(now)} "
+            "go on: parameters, the optimizer's state, steps, history and passes are kept, but "
+            "the pass that was begun starts anew, in batches of other rows",
+            CheckpointWarning,
+            stacklevel=8,
+        )
+        return True
+
     def _check(self, state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
         """:raises ValueError: if a state has another form than ``own``, this run's."""
         check_like("it", state, own)
@@ -204,7 +229,7 @@ class CheckpointWriter:
         every = self.checkpoints.seconds
         late = every is not None and time.monotonic() - self.wrote > every
         own = max([int(late and self.processes.is_first), *self.signals])
-        return max(int(value) for (value,) in self.processes.gather([torch.tensor(own)]))
+        return max(self.processes.every(own))
 
     def after_steps(self, taken: int) -> None:
         """Write a checkpoint if one is due; end if a signal asked for it, in all processes."""
@@ -226,7 +251,8 @@ class CheckpointWriter:
         """Write a checkpoint, and warn if it could not be written."""
         self.wrote, self.written = time.monotonic(), False
         if not any(run.is_stopped for run in self.runs):  # which cannot be resumed
-            random = self.processes.gather(random_state(self.runs[0].device))
+            own = [stream.cpu() for stream in random_state(self.runs[0].device)]
+            random = self.processes.every(own)
             self.written = self.processes.on_first(lambda: self._write(self._state(random)))
 
     def _state(self, random: Sequence[Sequence[Tensor]]) -> dict[str, Any]:

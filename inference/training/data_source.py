@@ -6,7 +6,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import accumulate, chain
+from itertools import accumulate, chain, islice
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from guides.base import FacetGuide
 from inference.distributed import Shard, SingleProcess
+from inference.randomness import derive_seed
 from inference.training.batching import Batching, Groups, Rows
-from inference.training.loader_passes import part_of_pass, takes_parts, whole_pass
+from inference.training.loader_passes import endless_passes, whole_pass
 from ppl_models.configurable import to_config
-from ppl_models.given.checks import check_kind, check_size
+from ppl_models.given.checks import check_count, check_kind, check_size
 from ppl_models.given.observed import Observed
 from ppl_models.given.sparse import SparseRows
 
@@ -44,9 +45,11 @@ class DataSource(ABC):
     full: int | None
 
     @abstractmethod
-    def batches(self, seed: int) -> Iterator[Observed]:
-        """One pass over the data, on the device, in an order that depends on ``seed`` alone; of
-        each batch at least this process's part.
+    def batches(self, seed: int, epoch: int = 0, done: int = 0) -> Iterator[Observed]:
+        """One pass over the data, on the device, in an order that depends on these numbers alone.
+
+        :param epoch: passes of the run before this one.
+        :param done: how many of them are of the same call of ``fit``.
         """
 
     @abstractmethod
@@ -88,8 +91,9 @@ class InMemorySource(DataSource):
         """The generator for the order of a pass."""
         return Generator(self.data.x.device).manual_seed(seed)
 
-    def batches(self, seed: int) -> Iterator[Observed]:
-        batches = self.batching.batches(self.data, self.batch_size, self.generator(seed))
+    def batches(self, seed: int, epoch: int = 0, done: int = 0) -> Iterator[Observed]:
+        generator = self.generator(derive_seed(seed, epoch))
+        batches = self.batching.batches(self.data, self.batch_size, generator)
         return (batch.to(self.device) for batch in batches)
 
     def subset(self, at_most: int) -> Observed:
@@ -115,16 +119,17 @@ class LoaderSource(DataSource):
     ``random``, in worker processes or without) depends only on the seed and the epoch, so that a
     resumed run sees the same batches; earlier batches of the epoch are loaded again and dropped.
 
-    Of several processes each reads, besides the first batches (2,048 rows), only its own items of
-    every batch; or whole batches, if these hold groups or have no indices (``IterableDataset``, no
-    ``batch_sampler``), or if ``collate_fn`` makes more or fewer rows.
+    Each of several processes has a loader of its own rows (:class:`~inference.distributed.Shard`).
+    The pass with the most batches counts; a process whose pass has ended waits in further steps.
 
     :param loader: gives batches of any size; all members of a group must be in one batch.
     :param guide: the guide whose model gets the batches; each batch is validated.
     :param processes: that train the run; by default one.
-    :raises ValueError: if the loader has no length, gives no batch or has persistent workers, or
-        its batches do not fit; at the end of a pass, if it gave more or fewer batches than its
-        length says.
+    :param steps: batches that count as a pass, each of which goes on where the last one ended, and
+        begins with the loader anew at its end; by default the loader's length.
+    :raises ValueError: if the loader has no length, gives no batch or has persistent workers, its
+        batches do not fit, or processes have the same rows; at the end of a pass, if it gave more
+        or fewer batches than its length says.
     """
 
     def __init__(
@@ -133,54 +138,73 @@ class LoaderSource(DataSource):
         guide: FacetGuide,
         device: torch.device,
         processes: SingleProcess | None = None,
+        steps: int | None = None,
     ) -> None:
         self.loader, self.guide, self.device = loader, guide, device
         self.processes = processes or SingleProcess()
-        try:
-            self.steps = len(loader)
-        except TypeError:
-            raise ValueError(
-                "the DataLoader has no length, which schedules and epochs need: give its "
-                "IterableDataset a __len__"
-            ) from None
-        if self.steps == 0:
-            raise ValueError(
-                "the DataLoader gives no batch: is its data set empty, or smaller than a batch "
-                "with drop_last?"
-            )
         if loader.persistent_workers:
             raise ValueError(
                 "the DataLoader's workers would keep their random state between passes, which a "
                 "resumed run could not repeat: create it with persistent_workers=False"
             )
+        self.counted = steps is not None
+        self.rest: Iterator[Any] | None = None  # of passes that are counted
+        self.own = _length(loader) if steps is None else check_count("steps_per_epoch", steps)
+        self.steps = max(self.processes.every(self.own))
         self.held: list[Observed] = []
-        for batch in self._whole(0):
+        for batch in self._first_rows():
             self.held.append(batch)
             if sum(map(len, self.held)) >= HELD_ROWS:
                 break
-        self.batch_size = len(self.held[0])
-        self.full = None if "group" in self.held[0].given else self.batch_size
-        several = self.processes.size > 1 and self.full is not None
-        self.in_parts = several and takes_parts(loader, self.batch_size)
+        rows = len(self.held[0])
+        self.full = None if "group" in self.held[0].given else rows
+        self.batch_size = max(self.processes.every(rows))
+        self.prints = self.processes.every(_fingerprints(self.held[0]))
+        self._check_shards()
 
-    def batches(self, seed: int) -> Iterator[Observed]:
-        return self._parts(seed) if self.in_parts else self._whole(seed)
+    def _first_rows(self) -> Iterator[Observed]:
+        """A pass that is the same for the same data, at all times and in all processes."""
+        if self.counted:
+            return map(self.observed, islice(endless_passes(self.loader, 0, 0), self.own))
+        return map(self.observed, whole_pass(self.loader, 0, 0))
 
-    def _whole(self, seed: int) -> Iterator[Observed]:
-        return map(self.observed, whole_pass(self.loader, seed))
-
-    def _parts(self, seed: int) -> Iterator[Shard]:
-        """:raises ValueError: if ``collate_fn`` does not make a row of each item."""
-        rank, size = self.processes.rank, self.processes.size
-        for batch, items in part_of_pass(self.loader, seed, rank, size):
-            part, own = self.observed(batch), len(range(rank, items, size))
-            if len(part) != max(1, own):
+    def _check_shards(self) -> None:
+        """:raises ValueError: if two processes have the same rows, or other inputs beside x."""
+        for rank, found in enumerate(self.prints):
+            if found.keys() != self.prints[0].keys():
                 raise ValueError(
-                    f"the DataLoader's collate_fn made {len(part)} rows of {max(1, own)} items, "
-                    "but processes that read their own items of a batch need a row for each: drop "
-                    "or repeat items in the sampler"
+                    "all processes' loaders must give the same beside x, but the first one's gives "
+                    f"{', '.join(sorted(self.prints[0]))}, and process {rank}'s "
+                    f"{', '.join(sorted(found))}: give -1 for labels that are not known"
                 )
-            yield Shard(part.x, part.given, part.size, own, items)
+            if found in self.prints[:rank]:
+                raise ValueError(
+                    f"the loaders of processes {self.prints.index(found)} and {rank} begin with "
+                    "the same rows, which would count twice: give each process a loader of its own "
+                    "rows, such as DataLoader(data, 512, sampler=DistributedSampler(data)), or "
+                    "give all of them the same arrays"
+                )
+
+    def batches(self, seed: int, epoch: int = 0, done: int = 0) -> Iterator[Observed]:
+        if len(self.prints) == 1:
+            return map(self.observed, self._pass(seed, epoch, done))
+        return self._shards(derive_seed(seed, self.processes.rank), epoch, done)
+
+    def _shards(self, seed: int, epoch: int, done: int) -> Iterator[Shard]:
+        for batch in map(self.observed, self._pass(seed, epoch, done)):
+            counts = len(batch) if batch.size is None else batch.size
+            yield Shard(batch.x, batch.given, batch.size, counts)
+        first = self.held[0]
+        for _ in range(self.own, self.steps):
+            yield Shard(first.x, first.given, first.size, counts=0)
+
+    def _pass(self, seed: int, epoch: int, done: int) -> Iterator[Any]:
+        if not self.counted:
+            return whole_pass(self.loader, derive_seed(seed, epoch), epoch)
+        if self.rest is None:  # in a resumed call after so many passes
+            passes = endless_passes(self.loader, seed, epoch - done)
+            self.rest = islice(passes, done * self.own, None)
+        return islice(self.rest, self.own)
 
     def observed(self, batch: Any) -> Observed:
         """A loader's batch, validated, on the device.
@@ -209,7 +233,9 @@ class LoaderSource(DataSource):
 
     def subset(self, at_most: int) -> Observed:
         ends = np.cumsum([len(batch) for batch in self.held])
-        held = self.held[: int(np.searchsorted(ends, at_most)) + 1]
+        own = self.held[: int(np.searchsorted(ends, at_most / len(self.prints))) + 1]
+        own = [each.to(torch.device("cpu")) for each in own]
+        held = [each.to(self.device) for of in self.processes.every(own) for each in of]
         given = {name: torch.cat([batch.given[name] for batch in held]) for name in held[0].given}
         if "group" in given:  # each batch numbers its groups from 0
             groups = [batch.given["group"] for batch in held]
@@ -218,11 +244,31 @@ class LoaderSource(DataSource):
         return Observed(torch.cat([batch.x for batch in held]), given)
 
     def chunks(self, size: int) -> Iterator[Observed]:
-        return self._whole(0)
+        return self._first_rows()
 
     def description(self) -> dict[str, Any]:
-        """Of a loader's data the first batch is known, in the order of seed 0."""
-        return {"data": _fingerprints(self.held[0]), "batches": self.steps}
+        """Of a loader's data the first batch is known, in the order of seed 0; of several
+        processes' loaders each one's.
+        """
+        data = self.prints if len(self.prints) > 1 else self.prints[0]
+        return {"data": data, "batches": self.steps}
+
+
+def _length(loader: DataLoader) -> int:
+    """:raises ValueError: if it has none, or is empty."""
+    try:
+        steps = len(loader)
+    except TypeError:
+        raise ValueError(
+            "the DataLoader has no length, which schedules and epochs need: give fit "
+            "steps_per_epoch=, the number of batches that count as an epoch"
+        ) from None
+    if steps == 0:
+        raise ValueError(
+            "the DataLoader gives no batch: is its data set empty, or smaller than a batch with "
+            "drop_last?"
+        )
+    return steps
 
 
 def data_source_for(
@@ -233,6 +279,7 @@ def data_source_for(
     batch_size: int | None,
     batches: Batching | None,
     processes: SingleProcess | None = None,
+    steps_per_epoch: int | None = None,
 ) -> DataSource:
     """The data source for the arguments of :meth:`SVIRunner.fit <inference.SVIRunner.fit>`.
 
@@ -240,13 +287,19 @@ def data_source_for(
     """
     if batches is not None:
         check_kind("batches", batches, Batching, "such as Groups()")
+    x = getattr(x, "_dataloader", x)  # of Fabric.setup_dataloaders
     if isinstance(x, DataLoader):
         own = {"batch_size": batch_size, "batches": batches}
         if beside := [*(name for name, value in own.items() if value is not None), *given]:
             raise ValueError(
                 f"a DataLoader gives its batches as they are: leave {' and '.join(beside)} out"
             )
-        return LoaderSource(x, guide, device, processes)
+        return LoaderSource(x, guide, device, processes, steps_per_epoch)
+    if steps_per_epoch is not None:
+        raise ValueError(
+            "steps_per_epoch is of a DataLoader, but an epoch of arrays is a pass over them: leave "
+            "it out"
+        )
     if isinstance(x, Dataset):
         raise ValueError(
             f"x is a data set ({type(x).__name__}): give a DataLoader of it, such as "

@@ -1,17 +1,17 @@
-"""Passes over a PyTorch loader: of whole batches, or of one process's part of each."""
+"""Passes over a PyTorch loader, whose draws depend on a seed alone."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import chain, tee
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Generator
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader
 
 from inference.randomness import derive_seed
 from ppl_models.turns import exclusive
@@ -19,82 +19,47 @@ from ppl_models.turns import exclusive
 END = object()  # of a loader's pass; None could be a broken loader's batch
 
 
-def whole_pass(loader: DataLoader, seed: int) -> Iterator[Any]:
-    """The batches of a pass. Its order, and what the data set draws, depend on ``seed`` alone.
+def whole_pass(loader: DataLoader, seed: int, epoch: int) -> Iterator[Any]:
+    """The batches of a pass. Its order, and what the data set draws, depend on ``seed`` and
+    ``epoch`` alone.
 
     :raises ValueError: if the loader gives more or fewer batches than its length says.
     """
     steps = len(loader)
-    for taken, batch in enumerate(chain(_fetched(loader, seed), [END])):
+    for taken, batch in enumerate(chain(_fetched(loader, seed, epoch), [END])):
         if (batch is END) != (taken == steps):
             found = taken if batch is END else f"more than {taken}"
             raise ValueError(
                 f"the DataLoader gave {found} batches in a pass, but its length is {steps}, which "
-                "schedules and epochs rely on: correct the __len__ of its data set or sampler"
+                "schedules and epochs rely on: correct the __len__ of its data set or sampler, or "
+                "give fit steps_per_epoch="
             )
         if batch is not END:
             yield batch
 
 
-def part_of_pass(loader: DataLoader, seed: int, rank: int, size: int) -> Iterator[tuple[Any, int]]:
-    """The items of process ``rank`` of ``size`` in each batch of the same pass, collated, and how
-    many items the whole batch has. A batch of fewer items than processes gives its first item to
-    those that have none.
+def endless_passes(loader: DataLoader, seed: int, epoch: int) -> Iterator[Any]:
+    """The batches of one pass after the other, from the pass ``epoch`` on.
 
-    The order of all items is that of :func:`whole_pass`, in every process. What the data set draws
-    for an item differs between processes.
-
-    :raises ValueError: as :func:`whole_pass`.
+    :raises ValueError: if a pass has no batch.
     """
-    whole, again = tee(whole_pass(_indices(loader), seed))
-    reading = DataLoader(
-        loader.dataset,
-        batch_sampler=(indices[rank::size] or indices[:1] for indices in whole),
-        num_workers=loader.num_workers,
-        collate_fn=loader.collate_fn,
-        pin_memory=loader.pin_memory,
-        timeout=loader.timeout,
-        worker_init_fn=loader.worker_init_fn,
-        multiprocessing_context=loader.multiprocessing_context,
-        generator=Generator(),  # not the loader's, which the order is drawn by
-        prefetch_factor=loader.prefetch_factor,
-    )
-    batches = _fetched(reading, derive_seed(seed, rank))
-    yield from ((batch, len(indices)) for batch, indices in zip(batches, again, strict=False))
+    for number in count(epoch):
+        batch = END
+        for batch in _fetched(loader, derive_seed(seed, number), number):
+            yield batch
+        if batch is END:
+            raise ValueError("the DataLoader gave no batch: is its data set empty?")
 
 
-def takes_parts(loader: DataLoader, rows: int) -> bool:
-    """Whether processes can read parts of the batches: the loader chooses items by their index, in
-    order, has no way of its own to go through them, and makes the ``rows`` of the first batch of
-    seed 0 of as many items.
+def _fetched(loader: DataLoader, seed: int, epoch: int) -> Iterator[Any]:
+    """What a loader gives, each fetched under random streams that begin with ``seed``; what counts
+    epochs by itself, as samplers of several processes do, is told this one's number.
     """
-    return (
-        not isinstance(loader.dataset, IterableDataset)
-        and loader.batch_sampler is not None
-        and getattr(loader, "in_order", True)
-        and type(loader).__iter__ is DataLoader.__iter__
-        and type(loader)._get_iterator is DataLoader._get_iterator
-        and len(next(whole_pass(_indices(loader), 0))) == rows
-    )
-
-
-class _Index(Dataset):
-    """Gives the index that it is asked for."""
-
-    def __getitem__(self, index: Any) -> Any:
-        return index
-
-
-def _indices(loader: DataLoader) -> DataLoader:
-    """A loader of the indices of a loader's items; it draws as that one does."""
-    sampler, generator = loader.batch_sampler, loader.generator
-    return DataLoader(_Index(), batch_sampler=sampler, collate_fn=list, generator=generator)
-
-
-def _fetched(loader: DataLoader, seed: int) -> Iterator[Any]:
-    """What a loader gives, each fetched under random streams that begin with ``seed``."""
     batched = loader.batch_sampler
     parts = (loader, loader.sampler, batched, getattr(batched, "sampler", None))
+    for part in (loader.dataset, *parts):
+        if callable(set_epoch := getattr(part, "set_epoch", None)):
+            set_epoch(epoch)
     own = filter(None, (getattr(part, "generator", None) for part in parts))
     stream = _Stream(seed, [torch.default_generator, *own])
     batches = chain(loader)  # which begins the pass with its first batch

@@ -9,10 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from inference.distributed import Shard
 from inference.objectives import Loss
 from inference.optimizers import check_optimized
-from inference.randomness import derive_seed
 from inference.schedules import WeightFunction
 from inference.training.parts import SCHEDULED, Parts
 from inference.training.recorder import Gradient, Recorder, warn_of_unknown
@@ -44,7 +42,7 @@ class Steps:
     def ordered(self) -> Iterator[Observed]:
         """The batches of the next pass."""
         run = self.runs[0]
-        return self.source.batches(derive_seed(run.seed, run.epoch))
+        return self.source.batches(run.seed, run.epoch, run.progress.epoch)
 
     def tensors(self) -> dict[str, Tensor]:
         """Parameters and buffers that the objectives depend on, by name."""
@@ -63,8 +61,7 @@ class Steps:
         return values
 
     def rows(self, batch: Observed) -> int:
-        """Of the batch of all processes."""
-        return batch.whole if isinstance(batch, Shard) else len(batch)
+        return len(batch)
 
     # What does not.
 

@@ -5,26 +5,24 @@ told twice.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import pyro
 import pytest
 import torch
-from torch.utils.data import (
-    DataLoader,
-    IterableDataset,
-    Sampler,
-    TensorDataset,
-    WeightedRandomSampler,
-)
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
 
 from guides import FacetGuide
 from inference import Checkpoints, Guard, SVIRunner, WarmUp
 from inference.callbacks import JSONLines
+from inference.checkpoints.periodic import CheckpointWarning
 from inference.checkpoints.training_state import read
-from inference.distributed import DataParallel
+from inference.distributed import DataParallel, Shard
 from inference.training import data_source
 from inference.training.data_source import LoaderSource, data_source_for
 from ppl_models.given.observed import Observed
@@ -98,9 +96,10 @@ def test_parts_make_up_the_whole(
     without_noise(monkeypatch)
     whole, wanted = gradients(runner, batch, 1.0)
     parts = [gradients(runner, *Rank(rank, size).shard(batch)) for rank in range(size)]
-    assert sum(loss for loss, _ in parts) / size == pytest.approx(whole, rel=1e-10)
+    total = sum(Rank(rank, size).shard(batch)[1] for rank in range(size))
+    assert sum(loss for loss, _ in parts) / total == pytest.approx(whole, rel=1e-10)
     for i, gradient in enumerate(wanted):
-        mean = sum(each[i] for _, each in parts) / size
+        mean = sum(each[i] for _, each in parts) / total
         torch.testing.assert_close(mean, gradient, rtol=1e-8, atol=1e-10)
 
 
@@ -263,7 +262,8 @@ def test_processes_that_are_called_apart_are_refused(how: str, tmp_path: Path) -
     launched(apart, 2, tmp_path, how)
     one, other = states(tmp_path, 2)
     assert one == other
-    assert "the processes called fit with other data, parts or seeds than one another" in one
+    named = r'data: {"x"' if how == "data" else "runners: [[0, 0, 0, 0.0005]] and [[1, 0, 0"
+    assert f"other data, parts or seeds than one another ({named}" in one
 
 
 def test_what_fails_in_the_first_process_ends_all(tmp_path: Path) -> None:
@@ -290,174 +290,185 @@ def test_a_fabric_that_was_not_launched_is_refused() -> None:
         SVIRunner(guide.model, guide).fit(torch.rand(4, 6), epochs=1, fabric=fabric)
 
 
-class Counted(TensorDataset):
-    """Rows that count how often each is read, in worker processes as well."""
-
-    def __init__(self, *tensors: torch.Tensor) -> None:
-        super().__init__(*tensors)
-        self.read = torch.zeros(len(tensors[0]), dtype=torch.int64).share_memory_()
-
-    def __getitem__(self, index: Any) -> tuple[torch.Tensor, ...]:
-        self.read[index] += 1
-        return super().__getitem__(index)
-
-
-class Drawn(TensorDataset):
-    """Each row is drawn when it is read."""
-
-    def __getitem__(self, index: Any) -> torch.Tensor:
-        return torch.rand(6, dtype=torch.float64)
-
-
-class InTurn(IterableDataset):
-    """Rows without indices."""
-
-    def __init__(self, x: torch.Tensor) -> None:
-        self.x = x
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    def __iter__(self) -> Any:
-        return iter(self.x)
-
-
 ROWS = torch.rand(22, 6, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
 
 
-def halved(items: list[tuple[torch.Tensor]]) -> torch.Tensor:
-    """A collate_fn: half of each row."""
-    return torch.stack([x for (x,) in items]) / 2
+class InTurn(IterableDataset):
+    """Rows without indices, of which every process reads its own; a stream has no length."""
+
+    def __init__(self, x: torch.Tensor, broken_after: int | None = None) -> None:
+        self.x, self.broken_after, self.read = x, broken_after, 0
+
+    def __iter__(self) -> Any:
+        for row in self.x:
+            if self.read == self.broken_after:
+                raise OSError("the disk is gone")
+            self.read += 1
+            yield row
 
 
-def first_alone(items: list[tuple[torch.Tensor]]) -> torch.Tensor:
-    """A collate_fn: one row of several items."""
-    return items[0][0][None]
+def shards_of(sizes: Sequence[int]) -> list[torch.Tensor]:
+    return list(torch.arange(sum(sizes)).split(list(sizes)))
 
 
-def reading(fabric: Any, folder: Path, workers: int) -> None:
-    """Trains on a loader; leaves its state, and how often it read each row."""
-    torch.set_num_threads(1)
+def together(shards: Sequence[torch.Tensor], batch: int) -> list[list[int]]:
+    """The rows of the first batches of all shards, of the second ones, and so on."""
+    batches = zip_longest(*(rows.split(batch) for rows in shards))
+    return [torch.cat([rows for rows in of if rows is not None]).tolist() for of in batches]
+
+
+def on_loader(loader: Any, fabric: Any, epochs: int = 3, **options: Any) -> SVIRunner:
     pyro.set_rng_seed(0)
-    guide, rows = two_facets().double(), Counted(ROWS)
-    sizes = {"batch_size": 8, "num_workers": workers}
-    loader = DataLoader(rows, shuffle=True, collate_fn=halved, **sizes)
+    torch.set_num_threads(1)
+    guide = two_facets().double()
+    optimizer = partial(torch.optim.SGD, momentum=0.9)
+    runner = SVIRunner(guide.model, guide, lr=1e-2, schedule=WarmUp(4), optimizer=optimizer)
+    return runner.fit(loader, epochs, progress=False, fabric=fabric, **options)
+
+
+def sharded(fabric: Any, folder: Path, sizes: Sequence[int], resume: bool, epochs: int) -> None:
+    """Trains on this process's rows; leaves its state, or what went wrong."""
     with pytest.MonkeyPatch.context() as patch:
         without_noise(patch)
         patch.setattr(data_source, "HELD_ROWS", 1)
-        runner = SVIRunner(guide.model, guide, lr=1e-2)
-        runner.fit(loader, epochs=3, progress=False, fabric=fabric)
-    rank = 0 if fabric is None else fabric.global_rank
-    (folder / f"rank-{rank}.json").write_text(
-        json.dumps(state(runner) | {"read": int(rows.read.sum())})
-    )
+        own = ROWS[shards_of(sizes)[fabric.global_rank]]
+        kept = Checkpoints(folder / "checkpoints", keep=9, resume=resume)
+        try:
+            with warnings.catch_warnings(
+                record=True, action="always", category=CheckpointWarning
+            ) as warned:
+                runner = on_loader(DataLoader(own, 4), fabric, epochs, checkpoints=kept)
+            found: Any = state(runner) | {"told": [str(each.message) for each in warned or ()]}
+        except (RuntimeError, ValueError, OSError) as error:
+            found = f"{type(error).__name__}: {error}"
+    (folder / f"rank-{fabric.global_rank}.json").write_text(json.dumps(found))
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_process_reads_its_own_items_alone(workers: int, tmp_path: Path) -> None:
-    """Besides the first batch, which all read (workers, two ahead): 3 passes over batches of 8,
-    8 and 6 rows.
+@pytest.mark.parametrize("sizes", [(8, 8), (11, 3), (6, 6, 6, 4), (1, 9, 5, 2)])
+def test_shards_train_what_one_process_trains_on_all_rows(
+    sizes: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three passes by momentum, whose steps are sums of gradients: a gradient that differed by a
+    part in 1e12 would show. Where a shard has ended, the others' rows are the batch.
     """
-    for size in (1, 3):
-        (tmp_path / f"{size}").mkdir()
-    reading(None, tmp_path / "1", 0)
-    (alone,) = states(tmp_path / "1", 1)
-    launched(reading, 3, tmp_path / "3", workers)
-    ranks = states(tmp_path / "3", 3)
-    assert alone["read"] == 8 + 3 * 22
-    first = range(8, 22 + 1) if workers else [8]
-    own = [3 + 3 + 2, 3 + 3 + 2, 2 + 2 + 2]
-    assert all(rank["read"] - 3 * each in first for rank, each in zip(ranks, own, strict=True))
+    launched(sharded, len(sizes), tmp_path, sizes, False, 3)
+    ranks = states(tmp_path, len(sizes))
+    without_noise(monkeypatch)
+    monkeypatch.setattr(data_source, "HELD_ROWS", 1)
+    batches = together(shards_of(sizes), 4)
+    alone = state(on_loader(DataLoader(ROWS, batch_sampler=batches), None))
     for rank in ranks:
-        assert rank["history"] == [pytest.approx(record, rel=1e-6) for record in alone["history"]]
+        assert rank["step"] == 3 * len(batches)
         for name, values in alone["parameters"].items():
-            assert rank["parameters"][name] == pytest.approx(values, rel=1e-6, abs=1e-9), name
+            assert rank["parameters"][name] == pytest.approx(values, rel=1e-12, abs=1e-14), name
+        objectives = [record["objective"] for record in alone["history"]]
+        assert [record["objective"] for record in rank["history"]] == pytest.approx(objectives)
 
 
-def sources(loader: DataLoader, size: int, build: Any = two_facets) -> list[LoaderSource]:
-    guide = build().double()
-    ranks = [Rank(rank, size) for rank in range(size)]
-    return [LoaderSource(loader, guide, torch.device("cpu"), rank) for rank in ranks]
+def test_groups_of_shards_make_up_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each group is in one shard; a shard of no rows counts nothing."""
+    guide = mlvae().double()
+    x, group = torch.rand(N, 6, dtype=torch.float64), torch.arange(N) // 3
+    runner = SVIRunner(guide.model, guide)
+    runner.loss.eval()
+    without_noise(monkeypatch)
+    whole, wanted = gradients(runner, guide.observed(x, {"group": group}), 1.0)
+    found = []
+    for rows, counts in ((slice(3), 3), (slice(3, N), 9), (slice(3), 0)):
+        own = guide.observed(x[rows], {"group": group[rows] - group[rows].min()})
+        shard = Shard(own.x, own.given, own.size, counts)
+        found.append(gradients(runner, *Rank(0, 3).shard(shard)))
+    assert sum(loss for loss, _ in found) / N == pytest.approx(whole, rel=1e-12)
+    for i, gradient in enumerate(wanted):
+        mean = sum(each[i] for _, each in found) / N
+        torch.testing.assert_close(mean, gradient, rtol=1e-10, atol=1e-12)
 
 
-class Backwards(Sampler):
-    """Batches of 4 from a random place backwards: it draws in each batch."""
-
-    def __len__(self) -> int:
-        return 5
-
-    def __iter__(self) -> Any:
-        for _ in range(5):
-            start = int(torch.randint(22, ()))
-            yield tuple((start - i) % 22 for i in range(4))
-
-
-LOADERS: dict[str, Callable[[], DataLoader]] = {
-    "in order": lambda: DataLoader(TensorDataset(ROWS), 8),
-    "shuffled": lambda: DataLoader(TensorDataset(ROWS), 8, shuffle=True),
-    "the last left out": lambda: DataLoader(TensorDataset(ROWS), 8, shuffle=True, drop_last=True),
-    "a generator of its own": lambda: DataLoader(
-        TensorDataset(ROWS), 8, shuffle=True, generator=torch.Generator()
-    ),
-    "weighted": lambda: DataLoader(
-        TensorDataset(ROWS), 8, sampler=WeightedRandomSampler([1.0] * 22, 30)
-    ),
-    "batches of its own": lambda: DataLoader(TensorDataset(ROWS), batch_sampler=Backwards()),
-    "workers": lambda: DataLoader(TensorDataset(ROWS), 8, shuffle=True, num_workers=1),
-}
-
-
-# Processes that start processes take their time.
-@pytest.mark.parametrize(
-    ("kind", "size"),
-    [(kind, size) for kind in LOADERS for size in (2, 9)[: 1 + (kind != "workers")]],
-)
-def test_parts_of_a_loaders_batches_are_those_of_one_process(kind: str, size: int) -> None:
-    """With nine processes some have no row of a batch, and read its first, which does not count."""
-    loader = LOADERS[kind]()
-    (alone,) = sources(loader, 1)
-    parted = sources(loader, size)
-    assert not alone.in_parts
-    assert all(source.in_parts for source in parted)
-    batches = zip(alone.batches(1), *(source.batches(1) for source in parted), strict=True)
-    for whole, *parts in batches:
-        sharded = [each.processes.shard(part) for each, part in zip(parted, parts, strict=True)]
-        weights = [counts for _, counts in sharded]
-        own = [part.x for part, counts in sharded if counts]
-        assert sum(weights) == pytest.approx(size)
-        for rank, x in enumerate(own):
-            torch.testing.assert_close(x, whole.x[rank::size], rtol=0, atol=0)
-        assert sum(map(len, own)) == len(whole)
-
-
-def test_what_a_data_set_draws_differs_between_processes() -> None:
-    ours, theirs = sources(DataLoader(Drawn(ROWS), 8), 2)
-    first, again, other = (
-        torch.cat([part.x for part in source.batches(1)]) for source in (ours, ours, theirs)
+def test_checkpoints_move_between_numbers_of_shards(tmp_path: Path) -> None:
+    """The same number goes on bit for bit; another one is told what is kept."""
+    launched(sharded, 2, tmp_path, (11, 7), False, 4)
+    whole = states(tmp_path, 2)
+    last = Checkpoints(tmp_path / "checkpoints", resume=True).written()[1:]
+    for path in last:  # as after two of four passes
+        path.rename(tmp_path / path.name)
+    (tmp_path / last[0].name).rename(last[0])
+    launched(sharded, 3, tmp_path, (6, 6, 6), True, 4)
+    ranks = states(tmp_path, 3)
+    assert [record["epoch"] for record in ranks[0]["history"]] == [1, 2, 3, 4]
+    assert ranks[0]["step"] == 2 * 3 + 2 * 2
+    assert (
+        "2 processes with loaders of their own wrote the checkpoint, and 3 go on"
+        in (ranks[0]["told"][0])
     )
-    assert torch.equal(first, again)
-    assert not set(first.flatten().tolist()) & set(other.flatten().tolist())
+    assert whole[0]["history"][:2] == ranks[0]["history"][:2]
 
 
-def test_whole_batches_are_read_where_parts_cannot_be() -> None:
-    """Rows without indices, groups, whole batches as items, and rows that no item makes alone."""
-    grouped = TensorDataset(ROWS, torch.arange(22) // 2)
-    for loader, build in (
-        (DataLoader(InTurn(ROWS), 8), two_facets),
-        (DataLoader(grouped, 8), mlvae),
-        (DataLoader(ROWS.split(8), None), two_facets),
-        (DataLoader(TensorDataset(ROWS), 8, collate_fn=first_alone), two_facets),
-    ):
-        one, other = sources(loader, 2, build)
-        assert not one.in_parts
-        for first, second in zip(one.batches(1), other.batches(1), strict=True):
-            torch.testing.assert_close(first.x, second.x, rtol=0, atol=0)
+def own_loaders(fabric: Any, folder: Path, how: str) -> None:
+    rows, size = ROWS[:20], fabric.world_size
+    own = rows[fabric.global_rank :: size]
+    loaders: dict[str, Callable[[], Any]] = {
+        "the same": lambda: DataLoader(rows, 4, shuffle=True),
+        "a sampler": lambda: DataLoader(rows, 4, sampler=DistributedSampler(rows, size)),
+        "Fabric's": lambda: fabric.setup_dataloaders(DataLoader(rows, 4, shuffle=True)),
+        "broken": lambda: DataLoader(InTurn(own, 14 if fabric.global_rank else None), 4),
+        "streams": lambda: DataLoader(InTurn(own), 4),
+    }
+    steps = 3 if how in ("broken", "streams") else None
+    try:
+        runner = on_loader(loaders[how](), fabric, steps_per_epoch=steps)
+        found: Any = state(runner)
+    except Exception as error:
+        found = f"{type(error).__name__}: {error}"
+    (folder / f"rank-{fabric.global_rank}.json").write_text(json.dumps(found))
 
 
-def test_rows_that_are_no_longer_items_are_refused() -> None:
-    def all_but_long(items: list) -> torch.Tensor:
-        return torch.stack([x for (x,) in items])[: 2 if len(items) < 4 else None]
+@pytest.mark.parametrize("how", ["a sampler", "Fabric's", "streams"])
+def test_loaders_of_own_rows(how: str, tmp_path: Path) -> None:
+    launched(own_loaders, 2, tmp_path, how)
+    one, other = states(tmp_path, 2)
+    assert one == other
+    assert one["step"] == 9
 
-    _, last = sources(DataLoader(TensorDataset(ROWS), 8, collate_fn=all_but_long), 2)
-    with pytest.raises(ValueError, match="collate_fn made 2 rows of 3 items"):
-        list(last.batches(1))
+
+def test_loaders_of_the_same_rows_are_refused(tmp_path: Path) -> None:
+    launched(own_loaders, 2, tmp_path, "the same")
+    one, other = states(tmp_path, 2)
+    assert one == other
+    assert "the loaders of processes 0 and 1 begin with the same rows, which would count" in one
+
+
+def test_a_process_that_ends_is_told_by_the_others(tmp_path: Path) -> None:
+    launched(own_loaders, 2, tmp_path, "broken")
+    one, other = states(tmp_path, 2)
+    assert other == "OSError: the disk is gone"
+    assert one.startswith("RuntimeError: another process of this run has ended, or its machine")
+
+
+def test_an_epoch_of_a_stream_goes_on_where_the_last_one_ended(tmp_path: Path) -> None:
+    """Also where the run was stopped in between."""
+    guide, loader = two_facets().double(), DataLoader(InTurn(ROWS), 8)
+    source = LoaderSource(loader, guide, torch.device("cpu"), steps=2)
+    passes = [torch.cat([batch.x for batch in source.batches(1, e, e)]) for e in range(3)]
+    torch.testing.assert_close(torch.cat(passes), torch.cat([ROWS, ROWS]), rtol=0, atol=0)
+    resumed = LoaderSource(loader, guide, torch.device("cpu"), steps=2)
+    assert torch.equal(torch.cat([batch.x for batch in resumed.batches(1, 1, 1)]), passes[1])
+
+
+def test_a_stream_without_a_length_needs_steps() -> None:
+    with pytest.raises(ValueError, match="give fit steps_per_epoch=, the number of batches"):
+        on_loader(DataLoader(InTurn(ROWS), 8), None)
+    with pytest.raises(ValueError, match="steps_per_epoch is of a DataLoader"):
+        on_loader(ROWS, None, steps_per_epoch=2)
+
+
+class Told(TensorDataset):
+    """A data set that counts epochs by itself."""
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epochs = [*getattr(self, "epochs", []), epoch]
+
+
+def test_data_sets_are_told_the_epoch() -> None:
+    data = Told(ROWS)
+    on_loader(DataLoader(data, 8), None)
+    assert data.epochs == [0, 0, 1, 2]  # the first rows, then each pass
