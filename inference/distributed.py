@@ -231,7 +231,7 @@ def _reaching_all() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        reason = str(error).partition("\n")[0].rpartition("] ")[2] or str(error)
+        reason = str(error).split("] ", 1)[-1].partition(". ")[0]
         raise RuntimeError(
             "another process of this run has ended, or its machine cannot be reached "
             f"({reason:.80}): its own output says why; start all of them again, with "
