@@ -28,7 +28,7 @@ PAGES: dict[str, tuple[str, list[str]]] = {
     ),
     "looking": (
         "Describing and exploring",
-        ["facetvae.describing", "facetvae.selection", "facetvae.explorer"],
+        ["facetvae.describing", "facetvae.explorer"],
     ),
     "models": (
         "Models",

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from time import process_time
 from typing import Any
 
+import numpy as np
 import pyro
 from elbocheck import importance_weighted_bounds
 from matplotlib.figure import Figure
@@ -35,7 +36,6 @@ from facetvae import (
     SVIRunner,
     VaDEGuide,
     VampPrior,
-    clusters_in_use,
     elbo,
     fit_mixtures,
     fit_together,
@@ -142,7 +142,7 @@ def judge(runner: SVIRunner, data: Dataset, draws: int) -> dict[str, float]:
     for facet, proba in guide.predict_proba(data.test).items():
         of_label = known[facet][LABEL]
         scores |= {
-            f"{facet} in_use": clusters_in_use(proba),
+            f"{facet} in_use": int((np.bincount(proba.argmax(-1)) > 0.01 * len(proba)).sum()),
             f"{facet} information": information[facet],
             f"{facet} nmi": of_label["nmi"],
             f"{facet} accuracy": of_label["accuracy_train_map"],

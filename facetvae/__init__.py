@@ -1,8 +1,8 @@
 """FacetVAE under one name: models, guides, what trains them, and estimators for people with data.
 
 ``from facetvae import MultiFacetClustering, MFCVAE, VaDEGuide, SVIRunner`` finds each name where it
-is defined: in :mod:`ppl_models`, :mod:`guides`, :mod:`inference`, :mod:`facetvae.estimators`,
-:mod:`facetvae.describing` or :mod:`facetvae.selection`. Importing ``facetvae`` alone is fast:
+is defined: in :mod:`ppl_models`, :mod:`guides`, :mod:`inference`, :mod:`facetvae.estimators` or
+:mod:`facetvae.describing`. Importing ``facetvae`` alone is fast:
 PyTorch and Pyro are imported with the first name that needs them.
 """
 
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from facetvae.describing import *
     from facetvae.estimators import *
-    from facetvae.selection import *
     from guides import *
     from inference import *
     from ppl_models import *
@@ -27,14 +26,7 @@ try:
 except PackageNotFoundError:  # a copy of the files that was not installed
     __version__ = "unknown"
 
-_HOMES = (
-    "ppl_models",
-    "guides",
-    "inference",
-    "facetvae.estimators",
-    "facetvae.describing",
-    "facetvae.selection",
-)
+_HOMES = ("ppl_models", "guides", "inference", "facetvae.estimators", "facetvae.describing")
 
 
 def __getattr__(name: str) -> Any:

@@ -50,7 +50,6 @@ PUBLIC = (
     "inference.metrics",
     "inference.runner",
     "inference.schedules",
-    "facetvae.selection",
     "inference.training.batching",
     "lab.protocols.datasets",
 )

@@ -41,7 +41,6 @@ PUBLIC = (
     "inference.metrics",
     "inference.objectives",
     "inference.schedules",
-    "facetvae.selection",
 )
 
 # Public names that need no example, and why.

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from examples.common import Scores, format_scores, score_facets
 from facetvae.datasets import Dataset, Labels
-from facetvae.selection import clusters_in_use
 from guides import FacetGuide
 from inference import elbo
 from inference.metrics import cluster_accuracy, probe_accuracy
@@ -54,7 +53,7 @@ def count_clusters(guide: FacetGuide, x: ArrayLike | Tensor) -> dict[str, float]
     """
     found: dict[str, float] = {}
     for facet, proba in guide.predict_proba(x).items():
-        found[f"clusters_in_use_{facet}"] = clusters_in_use(proba, threshold=0)
+        found[f"clusters_in_use_{facet}"] = len(np.unique(proba.argmax(-1)))
         found[f"effective_clusters_{facet}"] = float(np.exp(entropy(proba.mean(0, dtype=float))))
     return found
 

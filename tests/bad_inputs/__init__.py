@@ -9,7 +9,7 @@ its fault. A call must fail in under a second and leave objects and files as the
 from __future__ import annotations
 
 from tests.bad_inputs.estimators import ESTIMATORS, UNFITTED
-from tests.bad_inputs.evaluation import DESCRIBING, DIAGNOSTICS, METRICS, SELECTION
+from tests.bad_inputs.evaluation import DESCRIBING, DIAGNOSTICS, METRICS
 from tests.bad_inputs.examples import EXAMPLES
 from tests.bad_inputs.figures import FIGURES
 from tests.bad_inputs.files import LOADING, PATHS, RESUMING
@@ -20,7 +20,7 @@ from tests.bad_inputs.training import OBJECTIVES, RUNS, SCHEDULES
 
 TABLES = [
     *(PRIORS, LIKELIHOODS, NETWORKS, MODELS, GUIDES, SCHEDULES, OBJECTIVES, RUNS),
-    *(SELECTION, METRICS, DESCRIBING, DIAGNOSTICS, FIGURES),
+    *(METRICS, DESCRIBING, DIAGNOSTICS, FIGURES),
     *(LOADING, PATHS, RESUMING, EXAMPLES, ESTIMATORS, UNFITTED),
 ]
 ROWS: list[Row] = [row for table in TABLES for row in rows(table)]

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 
 from facetvae.describing import FacetClusters, describe_clusters
-from facetvae.selection.agreement import clusters_in_use, redundancy, stability
 from inference.evaluation import exact_objective, log_importance_weights
 from inference.metrics import (
     cluster_accuracy,
@@ -31,8 +30,6 @@ from tests.bad_inputs.shared import (
     holed,
     ladder,
 )
-
-CLUSTERS = {"a": LABEL}
 
 
 def describing(X: Any = None, metadata: Any = None, n: int = 6, **options: Any) -> Any:
@@ -89,34 +86,6 @@ DESCRIPTIONS = [
 ]
 DESCRIBING = {"describe_clusters": DESCRIPTIONS}
 
-
-SELECTION = {
-    "clusters_in_use": [
-        ("shape: proba", lambda: clusters_in_use([0.5, 0.5]), r"probabilities \[N, K\], got shape"),
-        ("range: proba", lambda: clusters_in_use([[0.5, 0.1]]), "each row of proba must add up to"),
-        ("nan: proba", lambda: clusters_in_use([[NAN, 1.0]]), r"probabilities \[N, K\]"),
-        ("range: threshold", lambda: clusters_in_use([[1.0]], -0.1), "a share of the data, .* got"),
-    ],
-    "redundancy": [
-        (
-            "shape: lengths",
-            lambda: redundancy({"a": LABEL, "b": LABEL[1:]}),
-            r"of the same data .* \[\(4,\), \(5,\)\]",
-        ),
-        ("type: an array", lambda: redundancy(LABEL), "what a guide's predict gives"),
-        ("nan: clusters", lambda: redundancy({"a": X[:, 0], "b": LABEL}), "clusters of facet 'a'"),
-    ],
-    "stability": [
-        ("empty: one run", lambda: stability([CLUSTERS]), "agreement takes two runs or more, got"),
-        (
-            "unknown: facet",
-            lambda: stability([CLUSTERS, CLUSTERS | {"b": LABEL}]),
-            "equally many facets, got",
-        ),
-        ("type: arrays", lambda: stability([LABEL, LABEL]), "clusters by facet are needed of each"),
-        ("shape: rows", lambda: stability([CLUSTERS, {"a": X}]), r"of the same data .* got shapes"),
-    ],
-}
 
 METRICS = {
     "cluster_accuracy": [

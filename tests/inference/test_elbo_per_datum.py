@@ -1,4 +1,4 @@
-"""Each datum's ELBO, agreement of seeds, and clusters in use."""
+"""Each datum's ELBO, and means of many rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pyro import poutine
 from scipy.special import logsumexp
 from scipy.stats import norm
 
-from facetvae.selection.agreement import clusters_in_use, redundancy, stability
 from guides import FacetGuide, VaDEGuide
 from inference import elbo, elbo_per_datum
 from inference.evaluation import bounds
@@ -91,50 +90,6 @@ def test_gates_of_training_are_not_those_of_the_elbo() -> None:
     pyro.set_rng_seed(3)
     np.testing.assert_array_equal(elbo_per_datum(guide.model, guide, x, 2), before)
     assert guide.model.gates == 0.3
-
-
-# Partitions.
-
-
-def test_the_same_clusters_by_other_numbers_agree_perfectly() -> None:
-    rng = np.random.default_rng(0)
-    cluster = rng.integers(5, size=300)
-    runs = [{"digit": rng.permutation(5)[cluster]} for _ in range(4)]
-    assert stability(runs) == {"digit": (pytest.approx(1), pytest.approx(0))}
-
-
-def swapped_runs() -> list[dict[str, np.ndarray]]:
-    """Two facets found by all of four runs, which change places in two of them, and a first run
-    that found nothing.
-    """
-    rng = np.random.default_rng(0)
-    first, second = rng.integers(3, size=500), rng.integers(4, size=500)
-    straight, crossed = {"a": first, "b": second}, {"a": second, "b": first}
-    failed = {name: rng.integers(3, size=500) for name in "ab"}
-    return [failed, straight, crossed, crossed, straight]
-
-
-def test_facets_that_changed_places_are_matched() -> None:
-    # Of the ten pairs, six are of runs that agree; the four others agree by chance alone.
-    matched = stability(swapped_runs())
-    assert [mean for mean, _ in matched.values()] == pytest.approx([0.6, 0.6], abs=0.02)
-    _, straight, *_ = swapped_runs()
-    assert stability([{"a": straight["a"]}, {"z": straight["a"]}])["a"][0] == 1
-
-
-def test_facets_that_repeat_one_another_are_redundant_and_independent_ones_are_not() -> None:
-    rng = np.random.default_rng(0)
-    a, b = rng.integers(20, size=360), rng.integers(20, size=360)
-    found = redundancy({"a": a, "b": b, "again": (a + 3) % 20})
-    assert found["a", "again"] == pytest.approx(1)
-    # So many clusters on so few data have a mutual information of half a nat by chance.
-    assert abs(found["a", "b"]) < 0.05
-    assert redundancy({"a": a}) == {}
-
-
-def test_clusters_in_use() -> None:
-    proba = np.eye(5)[[0] * 60 + [1] * 38 + [2] * 2]
-    assert [clusters_in_use(proba, threshold) for threshold in (0, 0.01, 0.02, 0.5)] == [3, 3, 2, 1]
 
 
 def test_means_of_a_million_rows_are_not_those_of_single_precision() -> None:
