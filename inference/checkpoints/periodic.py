@@ -29,6 +29,8 @@ __all__ = ["CheckpointWarning", "CheckpointWriter", "Checkpoints"]
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 NAME = re.compile(r"step-\d{10,}")
+# What differs in a description if other numbers of processes have loaders of their own.
+OF_LOADERS = {"data", "batches", "steps", "sizes"}
 
 
 class CheckpointWarning(UserWarning):
@@ -39,9 +41,11 @@ class Checkpoints:
     """Write the state of a run at intervals, and resume from it.
 
     A checkpoint belongs to one call of ``fit``, which is resumed by the same call: same parts,
-    data, sizes, seed and settings of callbacks. (Of a loader only the first batch is compared, and
-    of a mapped file of more than 4 GiB evenly spread rows.) Callbacks that have a state go on from
-    theirs (see :mod:`inference.callbacks`), and on the CPU the run ends with the same bits.
+    data, sizes, seed and settings of callbacks. (Of a loader only the first batch is compared,
+    and of a mapped file of more than 4 GiB evenly spread rows.) There may be more processes
+    then, or fewer; if each has a loader of its own rows, a warning says what is kept. Callbacks
+    that have a state go on from theirs (see :mod:`inference.callbacks`), and on the CPU the run
+    ends with the same bits.
     SIGTERM and SIGINT (Ctrl-C) write a checkpoint after the current step and end the process; a
     second signal has its usual effect at once.
 
@@ -186,26 +190,21 @@ class CheckpointWriter:
         return sorted(k for k in now.keys() | then.keys() if now.get(k) != then.get(k))
 
     def _moved(self, state: dict[str, Any], differing: Sequence[str]) -> bool:
-        """Whether only the shards of the data differ, as there are more of them now, or fewer; then
-        the pass begins anew, which a warning says.
+        """Whether only the number of processes with loaders of their own differs; then the pass
+        begins anew, which a warning says.
         """
-        then, now = (
-            [call["data"]] if isinstance(call["data"], dict) else call["data"]
-            for call in (state["call"], self.call)
-        )
-        same = state["call"]["sizes"][::2] == self.call["sizes"][::2]  # but for rows of a batch
-        if (
-            len(then) == len(now)
-            or not same
-            or {*differing} - {"data", "batches", "steps", "sizes"}
-        ):
+        calls = state["call"], self.call
+        if {*differing} - OF_LOADERS or not all(isinstance(of["batches"], int) for of in calls):
+            return False
+        one, other = (1 if isinstance(of["data"], dict) else len(of["data"]) for of in calls)
+        if one == other or len({tuple(of["sizes"][::2]) for of in calls}) > 1:  # but for the rows
             return False
         for of in state["runs"]:
             of["run"]["progress"]["batches"] = 0
         warnings.warn(
-            f"{len(then)} processes with loaders of their own wrote the checkpoint, and {len(now)} "
-            "go on: parameters, the optimizer's state, steps, history and passes are kept, but "
-            "the pass that was begun starts anew, in batches of other rows",
+            f"processes with loaders of their own: {one} wrote the checkpoint, and {other} go on "
+            "(whether with the same rows cannot be seen); parameters, the optimizer's state, "
+            "steps, history and passes are kept, and a pass that was begun starts anew",
             CheckpointWarning,
             stacklevel=8,
         )
