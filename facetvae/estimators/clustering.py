@@ -495,6 +495,10 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
 
     def _strategy(self, x: np.ndarray, names: Names, unlabeled: bool) -> FitStrategy:
         view = self.reader_.view(some_rows(x), self.encoding_)
+        if unlabeled and self._are_answers(x):
+            views = views_found(x, 0, view, None)
+            if views.offers(len(names) if names else None) and not views.are_many:
+                return self._of_columns(views, x, names, view)
         if not self.encoding_.of_columns or self._architecture is not None:
             if self.network == "linear":
                 read_as = repr(self.encoding_.values)
@@ -531,13 +535,19 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         """Whether columns are the user's own, and not principal components or words."""
         return self.encoding_.values in ("real", "columns")
 
+    def _are_answers(self, x: np.ndarray) -> bool:
+        """Whether rows are zeros and ones, in what may be columns, and the rest is left open."""
+        given = self._architecture is not None or self.n_latents is not None
+        return self.encoding_.values == "binary" and x.ndim == 2 and not given
+
     def _of_columns(
         self, views: ColumnViews, x: np.ndarray, names: Names, view: View
     ) -> SubspaceStrategy:
         names, kind = names or facet_names(views.number), partial(ViewStrategy, views=views)
         kind = partial(kind, named=self.facets is not None)
         strategy = self._subspaces(kind, x, names, views.dim, view, SUBSPACE_STEPS)
-        if not view.linear or self.likelihood is not None:
+        codes = not view.linear or self.encoding_.values == "binary"
+        if codes or self.likelihood is not None:
             return strategy
         normal = Normal(strategy.noise(some_rows(x)))
         completed = self.reader_.completed(normal, x, self.encoding_)

@@ -30,9 +30,10 @@ MAX_COLUMNS, MAX_ROWS = 64, 2000
 # Parts of equal size by which numbers are cut, and the probability that some two of a table's
 # columns seem to depend on each other by chance.
 BINS, LEVEL = 5, 0.01
-# Most clusters of a view and of a column by itself, how many numbers without a gain end the search,
+# Most clusters of a view, how many pictures have, most of a column by itself, how many numbers
+# without a gain end the search,
 # and starts of each.
-MOST, MOST_ALONE, PATIENCE, STARTS = 12, 3, 2, 2
+MOST, MANY, MOST_ALONE, PATIENCE, STARTS = 12, 8, 3, 2, 2
 # Passes over the rows, and the gain in nats a row that ends them; how often columns change places.
 PASSES, ENOUGH, ROUNDS = 100, 1e-4, 5
 # Rows at a column's own frequencies that are added to each cluster; of numbers, half of one at the
@@ -89,11 +90,11 @@ class Statistics:
         responsibilities ``r`` ``[N, K]``.
         """
         sums, whole, m = self.features.T @ r, self.features.sum(0)[:, None], 3 * len(self.numbers)
-        normal = _normal(*(each[:m].reshape(3, m // 3, -1) for each in (sums, whole)))
+        normal = _normal(*(each[:m].reshape(3, m // 3, each.shape[1]) for each in (sums, whole)))
         if not len(self.codes):
-            return normal.reshape(m, -1)
+            return normal.reshape(m, r.shape[1])
         smoothed = sums[m:] + PRIOR * self._shares(whole[m:] + 1)
-        return np.concatenate([normal.reshape(m, -1), np.log(self._shares(smoothed))])
+        return np.concatenate([normal.reshape(m, r.shape[1]), np.log(self._shares(smoothed))])
 
     def _shares(self, sums: np.ndarray) -> np.ndarray:
         """Of each category in its column ``[F, K]``."""
@@ -237,6 +238,11 @@ class ColumnViews:
     @property
     def number(self) -> int:
         return len(self.views)
+
+    @property
+    def are_many(self) -> bool:
+        """Whether a view has so many clusters as pictures of things have (digits 8 to 12)."""
+        return any(view.num_clusters >= MANY for view in self.views)
 
     def offers(self, number: int | None) -> bool:
         """Whether there are so many views; for ``None``, whether there are any."""

@@ -30,7 +30,6 @@ from facetvae.table_rules.rows import some_rows, thinned
 from facetvae.table_rules.subspaces import (
     Subspaces,
     dependent_groups,
-    farthest_from_normal,
     independent_sources,
 )
 
@@ -281,7 +280,6 @@ def _count_in(x: np.ndarray, dim: int, seed: int) -> Iterator[FacetCount]:
     turns = {}
     for i in range(STARTS):
         sources, turned, loc = independent_sources(x, dim, seed + i)
-        sources, turned = farthest_from_normal(sources, turned)
         group = dependent_groups(sources)
         turns[group.max()] = group, sources, turned, loc
     for group, sources, turned, loc in turns.values():

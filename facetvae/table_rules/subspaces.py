@@ -165,34 +165,6 @@ def independent_sources(
     return sources, rotation @ (pca.components_ / deviation[:, None]), pca.mean_
 
 
-def farthest_from_normal(sources: np.ndarray, turned: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Turn pairs of sources ``[N, m]``, and their maps ``[m, D]``, while that raises the sum of
-    their squared negentropy contrasts (log cosh; Hyvarinen, 1999, Eq. 6).
-    """
-    m, rows = sources.shape[1], thinned(sources, MAX_ROWS)
-    rotation, angle = np.eye(m), np.pi / 2 * np.arange(STEPS) / STEPS
-    cos, sin = np.cos(angle), np.sin(angle)
-    for _ in range(SWEEPS):
-        changed = False
-        for a, b in combinations(range(m), 2):
-            first, second = rows @ rotation[a], rows @ rotation[b]
-            gain = _contrast(np.outer(first, cos) + np.outer(second, sin))
-            gain += _contrast(np.outer(second, cos) - np.outer(first, sin))
-            best = int(gain.argmax())
-            if gain[best] > 1.01 * gain[0] + 1e-6:
-                turn = np.array([[cos[best], sin[best]], [-sin[best], cos[best]]])
-                rotation[[a, b]] = turn @ rotation[[a, b]]
-                changed = True
-        if not changed:
-            break
-    return sources @ rotation.T, rotation @ turned
-
-
-def _contrast(s: np.ndarray) -> np.ndarray:
-    """Squared difference of E log cosh from that of a standard normal, 0.3746, for each column."""
-    return (np.log(np.cosh(s)).mean(0) - 0.37457) ** 2
-
-
 def dependent_groups(sources: np.ndarray) -> np.ndarray:
     """The group of each source ``[m]``: sources of one group depend on each other.
 

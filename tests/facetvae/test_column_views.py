@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import multivariate_normal, norm
+from sklearn.datasets import load_digits
 from sklearn.metrics import normalized_mutual_info_score as nmi
 from sklearn.mixture import GaussianMixture
 
@@ -157,6 +159,37 @@ def test_rotated_numbers_have_facets_in_subspaces_beside_codes() -> None:
     assert best[2] > 0.8
     told = MultiFacetClustering(3, n_clusters=[2, 4, 3], random_state=0).fit(frame)
     assert sorted(told.settings_["n_clusters"].values()) == [2, 3, 4]
+
+
+def answers(rows: int = 800) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Sixteen questions with yes or no: the first eight depend on one grouping, and eight on
+    another.
+    """
+    rng = np.random.default_rng(1)
+    labels = [rng.integers(k, size=rows) for k in (2, 3)]
+    shares = [
+        rng.random((k, 8)).clip(0.05, 0.95)[label] for k, label in zip((2, 3), labels, strict=True)
+    ]
+    return (rng.random((rows, 16)) < np.concatenate(shares, 1)).astype(float), labels
+
+
+@pytest.mark.parametrize("of", [np.asarray, lambda x: x.astype(bool), lambda x: 0.8 * x + 0.1])
+def test_answers_of_yes_and_no_are_columns(of: Callable[[np.ndarray], np.ndarray]) -> None:
+    """As zeros and ones, as truth values and as any other two numbers."""
+    x, labels = answers()
+    found = MultiFacetClustering(random_state=0).fit(of(x))
+    assert found.settings_["start"] == "ViewStrategy"
+    told = np.array([[nmi(y, own) for own in found.labels_.T] for y in labels])
+    assert told.shape == (2, 2)
+    assert told.max(1).min() > 0.5
+    assert told.min(1).max() < 0.05
+    assert (found.predict(of(x)) == found.labels_).mean() > 0.99
+
+
+def test_pictures_of_zeros_and_ones_are_no_columns() -> None:
+    """Their one view has many clusters, and neighbors tell more."""
+    found = MultiFacetClustering(epochs=1, random_state=0).fit(load_digits().data[:400] > 7)
+    assert found.settings_["start"] == "NeighborStrategy"
 
 
 def test_a_grid_is_two_facets() -> None:
