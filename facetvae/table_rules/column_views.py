@@ -30,9 +30,8 @@ MAX_COLUMNS, MAX_ROWS = 64, 2000
 # Parts of equal size by which numbers are cut, and the probability that some two of a table's
 # columns seem to depend on each other by chance.
 BINS, LEVEL = 5, 0.01
-# Most clusters of a view, how many pictures have, most of a column by itself, how many numbers
-# without a gain end the search,
-# and starts of each.
+# Most clusters of a view, how many pictures have, and most of a column by itself; how many numbers
+# without a gain end the search, and starts of each.
 MOST, MANY, MOST_ALONE, PATIENCE, STARTS = 12, 8, 3, 2, 2
 # Passes over the rows, and the gain in nats a row that ends them; how often columns change places.
 PASSES, ENOUGH, ROUNDS = 100, 1e-4, 5

@@ -1,7 +1,7 @@
 """One, two and four processes that train the same run: the gradient, how runs end, what each reads,
 and the memory of one whose data do not fit.
 
-    python -m lab.benchmarks.data_parallel --seeds 10 --gigabytes 4
+    python -m lab.benchmarks.data_parallel --seeds 20 --gigabytes 4
 
 1. At fixed noise, how far the gradient of several processes, of one array's parts or with loaders
   of their own rows (as many each, or a half, a quarter and so on), is from that of one (MFCVAE,
@@ -203,7 +203,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seeds", type=int, default=10, help="of the runs on digits; 0 for none")
+    parser.add_argument("--seeds", type=int, default=20, help="of the runs on digits; 0 for none")
     parser.add_argument("--gigabytes", type=float, default=4, help="of the files; 0 for none")
     parser.add_argument("--limited", type=Path, help="a folder of files: only an epoch of them")
     args = parser.parse_args()
