@@ -540,14 +540,19 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         given = self._architecture is not None or self.n_latents is not None
         return self.encoding_.values == "binary" and x.ndim == 2 and not given
 
+    def _takes_normal(self, view: View) -> bool:
+        """Whether columns are normal about what linear maps say of them, as far as nobody says
+        otherwise.
+        """
+        return view.linear and self.likelihood is None and self.encoding_.values != "binary"
+
     def _of_columns(
         self, views: ColumnViews, x: np.ndarray, names: Names, view: View
     ) -> SubspaceStrategy:
         names, kind = names or facet_names(views.number), partial(ViewStrategy, views=views)
         kind = partial(kind, named=self.facets is not None)
         strategy = self._subspaces(kind, x, names, views.dim, view, SUBSPACE_STEPS)
-        codes = not view.linear or self.encoding_.values == "binary"
-        if codes or self.likelihood is not None:
+        if not self._takes_normal(view):
             return strategy
         normal = Normal(strategy.noise(some_rows(x)))
         completed = self.reader_.completed(normal, x, self.encoding_)
@@ -598,7 +603,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             view=view,
             deep=HOW_DEEP.get(self.network, True if self.epochs else None),
         )
-        if view.linear and self.likelihood is None:
+        if self._takes_normal(view):
             normal = Normal(view.residual_scale(x, dim))
             completed = self.reader_.completed(normal, x, self.encoding_)
             chosen = replace(chosen, likelihood=completed)

@@ -184,6 +184,8 @@ def test_answers_of_yes_and_no_are_columns(of: Callable[[np.ndarray], np.ndarray
     assert told.max(1).min() > 0.5
     assert told.min(1).max() < 0.05
     assert (found.predict(of(x)) == found.labels_).mean() > 0.99
+    own = found.settings_["likelihood"] == "Bernoulli()"
+    assert own == (found.settings_["values"] == "binary")
 
 
 def test_pictures_of_zeros_and_ones_are_no_columns() -> None:
