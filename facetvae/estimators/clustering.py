@@ -64,7 +64,7 @@ from facetvae.estimators.strategies import (
     views_found,
 )
 from facetvae.estimators.training import check_trained
-from facetvae.table_rules.column_views import ColumnViews
+from facetvae.table_rules.column_views import MAX_COLUMNS, ColumnViews
 from facetvae.table_rules.components import principal_dimensions, rank
 from facetvae.table_rules.counting import FacetCount
 from facetvae.table_rules.outliers import Outliers
@@ -499,6 +499,12 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             views = views_found(x, 0, view, None)
             if views.offers(len(names) if names else None) and not views.are_many:
                 return self._of_columns(views, x, names, view)
+            if not views.views:
+                warnings.warn(
+                    "no column of X tells of another beyond chance: clusters of its rows may mean "
+                    "nothing",
+                    stacklevel=5,
+                )
         if not self.encoding_.of_columns or self._architecture is not None:
             if self.network == "linear":
                 read_as = repr(self.encoding_.values)
@@ -538,7 +544,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     def _are_answers(self, x: np.ndarray) -> bool:
         """Whether rows are zeros and ones, in what may be columns, and the rest is left open."""
         given = self._architecture is not None or self.n_latents is not None
-        return self.encoding_.values == "binary" and x.ndim == 2 and not given
+        few = x.ndim == 2 and x.shape[1] <= MAX_COLUMNS
+        return self.encoding_.values == "binary" and few and not given
 
     def _takes_normal(self, view: View) -> bool:
         """Whether columns are normal about what linear maps say of them, as far as nobody says

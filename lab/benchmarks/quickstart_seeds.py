@@ -8,12 +8,12 @@ Networks, shuffling, draws and mixture fits differ between seeds; the data and t
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
 
 from examples.quickstart import Settings, train
 from facetvae.datasets import digits
 from lab.protocols.scoring import score_facets
+from lab.summarize import print_table
 
 
 def main() -> None:
@@ -38,14 +38,7 @@ def main() -> None:
             f"seed {seed}  " + "  ".join(f"{name} {value:.3f}" for name, value in row.items()),
             flush=True,
         )
-    print(f"\n{'':24s}{'mean':>8s}{'sd':>8s}{'min':>8s}{'max':>8s}")
-    for name in rows[0]:
-        values = [row[name] for row in rows]
-        spread = statistics.stdev(values) if len(values) > 1 else float("nan")
-        print(
-            f"{name:24s}{statistics.mean(values):8.3f}{spread:8.3f}"
-            f"{min(values):8.3f}{max(values):8.3f}"
-        )
+    print_table(rows)
 
 
 if __name__ == "__main__":

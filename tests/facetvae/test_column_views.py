@@ -194,6 +194,13 @@ def test_pictures_of_zeros_and_ones_are_no_columns() -> None:
     assert found.settings_["start"] == "NeighborStrategy"
 
 
+def test_answers_that_do_not_depend_on_each_other_are_told() -> None:
+    x = np.random.default_rng(0).random((200, 6)) < 0.4
+    with pytest.warns(UserWarning, match="no column of X tells of another beyond chance") as told:
+        MultiFacetClustering(epochs=1, random_state=0).fit(x)
+    assert told[0].filename == __file__
+
+
 def test_a_grid_is_two_facets() -> None:
     rng = np.random.default_rng(0)
     a, b = rng.integers(3, size=600), rng.integers(2, size=600)
