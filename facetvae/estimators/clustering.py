@@ -590,7 +590,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
 
     def _dims(self, x: np.ndarray, names: Names) -> tuple[Sequence[str], dict[str, int]]:
         """Names of facets that are not counted, and the length of each one's latent."""
-        names = facet_names(FACETS) if names is None else names
+        names = facet_names(min(FACETS, prod(x.shape[1:]))) if names is None else names
         default = default_dims(x.shape[1:], len(names))
         asked = for_each(names, "n_latents", self.n_latents)
         return names, {name: default if d is None else d for name, d in asked.items()}

@@ -188,6 +188,23 @@ def test_answers_of_yes_and_no_are_columns(of: Callable[[np.ndarray], np.ndarray
     assert own == (found.settings_["values"] == "binary")
 
 
+def test_categories_alone_are_columns() -> None:
+    x, labels = answers()
+    frame = pd.DataFrame(np.where(x > 0, "yes", "no")).astype("category")
+    found = MultiFacetClustering(random_state=0).fit(frame)
+    assert found.labels_.shape[1] == 2
+    assert min(max(nmi(y, own) for own in found.labels_.T) for y in labels) > 0.5
+
+
+@pytest.mark.parametrize("rows", [12, 80])
+def test_a_single_column_has_one_facet(rows: int) -> None:
+    x = np.random.default_rng(0).random((rows, 1)) < 0.5
+    found = MultiFacetClustering(epochs=1, random_state=0)
+    with pytest.warns(UserWarning, match="no column of X tells of another"):
+        found.fit(x)
+    assert found.labels_.shape == (rows, 1)
+
+
 def test_pictures_of_zeros_and_ones_are_no_columns() -> None:
     """Their one view has many clusters, and neighbors tell more."""
     found = MultiFacetClustering(epochs=1, random_state=0).fit(load_digits().data[:400] > 7)
