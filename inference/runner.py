@@ -22,12 +22,7 @@ from inference.guard import Guard
 from inference.optimizers import OptimizerFactory
 from inference.randomness import seeded
 from inference.records import as_line
-from inference.run import (
-    Callback,
-    Run,
-    check_part,
-    check_precision,
-)
+from inference.run import Callback, Run, check_part, check_precision
 from inference.schedules import Schedule
 from inference.training.batching import Batching
 from inference.training.data_source import data_source_for

@@ -27,11 +27,7 @@ from facetvae.table_rules.dip import dip_p_value
 from facetvae.table_rules.grids import JOINT, grid_of, shared_information
 from facetvae.table_rules.merging import ClusterCount, MergeTree, merge_tree, on_one_thread
 from facetvae.table_rules.rows import some_rows, thinned
-from facetvae.table_rules.subspaces import (
-    Subspaces,
-    dependent_groups,
-    independent_sources,
-)
+from facetvae.table_rules.subspaces import Subspaces, dependent_groups, independent_sources
 
 #: From rows ``[n, D]`` and a seed to the cluster of each row ``[n]``, by a graph of neighbors.
 ClusterNeighbors = Callable[[np.ndarray, int], np.ndarray]

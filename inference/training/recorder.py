@@ -12,13 +12,7 @@ import torch
 from torch import Tensor
 
 from inference.randomness import seeded, undisturbed
-from inference.training.recording import (
-    Recorded,
-    RecordedStep,
-    TensorFunction,
-    laid_out,
-    recorded,
-)
+from inference.training.recording import Recorded, RecordedStep, TensorFunction, laid_out, recorded
 from inference.training.update import MOMENTS, Update
 from ppl_models.given.observed import Observed
 

@@ -173,9 +173,15 @@ def answers(rows: int = 800) -> tuple[np.ndarray, list[np.ndarray]]:
     return (rng.random((rows, 16)) < np.concatenate(shares, 1)).astype(float), labels
 
 
-@pytest.mark.parametrize("of", [np.asarray, lambda x: x.astype(bool), lambda x: 0.8 * x + 0.1])
+def frame_of(x: np.ndarray) -> pd.DataFrame:
+    return pd.DataFrame(np.where(x, "yes", "no")).astype("category")
+
+
+@pytest.mark.parametrize(
+    "of", [np.asarray, lambda x: x > 0, lambda x: 0.8 * x + 0.1, lambda x: frame_of(x > 0)]
+)
 def test_answers_of_yes_and_no_are_columns(of: Callable[[np.ndarray], np.ndarray]) -> None:
-    """As zeros and ones, as truth values and as any other two numbers."""
+    """As zeros and ones, truth values, any other two numbers, and a frame of categories alone."""
     x, labels = answers()
     found = MultiFacetClustering(random_state=0).fit(of(x))
     assert found.settings_["start"] == "ViewStrategy"
@@ -186,14 +192,6 @@ def test_answers_of_yes_and_no_are_columns(of: Callable[[np.ndarray], np.ndarray
     assert (found.predict(of(x)) == found.labels_).mean() > 0.99
     own = found.settings_["likelihood"] == "Bernoulli()"
     assert own == (found.settings_["values"] == "binary")
-
-
-def test_categories_alone_are_columns() -> None:
-    x, labels = answers()
-    frame = pd.DataFrame(np.where(x > 0, "yes", "no")).astype("category")
-    found = MultiFacetClustering(random_state=0).fit(frame)
-    assert found.labels_.shape[1] == 2
-    assert min(max(nmi(y, own) for own in found.labels_.T) for y in labels) > 0.5
 
 
 @pytest.mark.parametrize("rows", [12, 80])

@@ -40,16 +40,7 @@ from ppl_models import (
     VaDE,
 )
 from tests import chromium
-from tests.catalog import (
-    EACH,
-    autoencoder,
-    cvae,
-    given,
-    ivae,
-    mlvae_tables,
-    nvae,
-    two_facets,
-)
+from tests.catalog import EACH, autoencoder, cvae, given, ivae, mlvae_tables, nvae, two_facets
 
 pytest.importorskip("dash", reason="needs facetvae[explore]")
 from facetvae.explorer import page as explore_page
