@@ -26,10 +26,7 @@ PAGES: dict[str, tuple[str, list[str]]] = {
         "In scikit-learn's terms",
         ["facetvae.estimators.clustering", "facetvae.estimators"],
     ),
-    "looking": (
-        "Describing and exploring",
-        ["facetvae.describing", "facetvae.explorer"],
-    ),
+    "looking": ("Describing and exploring", ["facetvae.describing", "facetvae.explorer"]),
     "models": (
         "Models",
         [

@@ -149,6 +149,7 @@ class SVIRunner(Run):
         :raises ValueError: before training, if data or sizes do not fit; then nothing has changed.
         :raises FloatingPointError: at a logging interval, if a step's objective or gradient was not
             finite and the guard stops the run. The parameters are those before that step.
+        :raises RuntimeError: if another process of the run has ended or cannot be reached.
         """
         how = (batch_size, log_every, callbacks, progress, batches, checkpoints, fabric)
         plan = self.plan(x, epochs, *how, steps_per_epoch, **given)

@@ -30,7 +30,7 @@ LIMITS = {
     ("packages",): 4_220,
     ("examples",): 1_600,
     ("lab",): 13_830,
-    ("",): 80_540,
+    ("",): 80_535,
 }
 MOST_NAMES = 400
 CLOSURES = ("facetvae.table_rules.counting", "inference.schedules")

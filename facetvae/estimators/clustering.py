@@ -495,9 +495,10 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
 
     def _strategy(self, x: np.ndarray, names: Names, unlabeled: bool) -> FitStrategy:
         view = self.reader_.view(some_rows(x), self.encoding_)
+        wanted = len(names) if names else None
         if unlabeled and self._are_answers(x):
             views = views_found(x, 0, view, None)
-            if views.offers(len(names) if names else None) and not views.are_many:
+            if views.offers(wanted) and not views.are_many:
                 return self._of_columns(views, x, names, view)
             if not views.views:
                 warnings.warn(
@@ -511,7 +512,6 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
                 raise ValueError(f'network="linear" is for tables, and X is read as {read_as}')
             return self._ladder(x, names, view)
         if self.n_latents is None:
-            wanted = len(names) if names else None
             found = facets_found(x, 0, view) if view.linear else None
             if found and not self.reader_.as_columns and are_pictures(found, x, view):
                 return self._ladder(x, names, view, found)
