@@ -42,7 +42,7 @@ __all__ = [
 
 ROOT = Path(__file__).parents[1]
 # Beside the records in the same folder: what they share.
-DEPENDENCIES, MACHINES = "dependencies.toml", "machines.toml"
+SHORT_RUNS, MACHINES = "short_runs.toml", "machines.toml"
 PLACEHOLDER = re.compile(r"\{(?P<name>[a-z]\w*)(?::(?P<part>[a-z_]+)?(?:\.(?P<digits>\d+))?)?\}")
 Parsed = TypeVar("Parsed")
 
@@ -252,8 +252,8 @@ class Record:
     :ivar order: its place among all records.
     :ivar command: what was run, in turn; ``{seed}``, ``{runs}`` (how many seeds), ``{data_root}``
         and ``{out}`` are filled in. None where it was a script that is not kept.
-    :ivar depends: groups of lab/results/dependencies.toml whose change makes the figures stale. The
-        modules that the command runs count without being named.
+    :ivar short_runs: those of lab/results/short_runs.toml that go through the code of its command;
+        none where seconds or bytes are what is measured.
     :ivar threads: how many the command has; ``state`` is how the machine was.
     :ivar setting: what was done, before the figures; ``notes``, what they say, after them.
     """
@@ -264,7 +264,7 @@ class Record:
     order: int
     commit: str
     date: datetime.date
-    depends: tuple[str, ...]
+    short_runs: tuple[str, ...]
     command: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()
     machine: str = "two-core"
@@ -286,18 +286,21 @@ class Record:
         """Of all its seeds."""
         return list(dict.fromkeys([self.commit, *(each.commit for each in self.added)]))
 
-    @property
-    def modules(self) -> list[str]:
-        """Files of this repository that the command runs."""
-        found = re.findall(r"-m ((?:lab|examples)(?:\.\w+)+)", " ".join(self.command))
-        return [f"{module.replace('.', '/')}.py" for module in dict.fromkeys(found)]
+
+@dataclass(frozen=True)
+class ShortRun:
+    """A command, the numbers that it gives, and the commit since which it gives them."""
+
+    command: str
+    since: str
+    numbers: tuple[float, ...]
 
 
 @dataclass(frozen=True)
 class Shared:
-    """What records refer to by name: file patterns, and machines in words."""
+    """What records refer to by name: short runs, and machines in words."""
 
-    dependencies: Mapping[str, tuple[str, ...]]
+    short_runs: Mapping[str, ShortRun]
     machines: Mapping[str, str]
 
 
@@ -334,7 +337,7 @@ def load_all(root: Path = ROOT) -> list[Record]:
     """Every record under ``root``, in the order of the document."""
     shared = load_shared(root)
     paths = [
-        p for p in (root / "lab/results").glob("*.toml") if p.name not in (DEPENDENCIES, MACHINES)
+        p for p in (root / "lab/results").glob("*.toml") if p.name not in (SHORT_RUNS, MACHINES)
     ]
     records = sorted((load(path, shared) for path in paths), key=lambda record: record.order)
     for before, after in pairwise(records):
@@ -345,16 +348,13 @@ def load_all(root: Path = ROOT) -> list[Record]:
 
 
 def load_shared(root: Path = ROOT) -> Shared:
-    """Dependency groups and machines; every pattern must match a file."""
+    """Short runs and machines."""
     folder = root / "lab/results"
-    groups = {key: tuple(each) for key, each in parse(folder / DEPENDENCIES).items()}
-    for group, patterns in groups.items():
-        for pattern in patterns:
-            if not any(root.glob(pattern)):
-                raise RecordError(
-                    f"lab/results/{DEPENDENCIES}: {group}: no file matches {pattern!r}"
-                )
-    return Shared(groups, parse(folder / MACHINES))
+    runs = {
+        name: build(ShortRun, content, f"lab/results/{SHORT_RUNS}: {name}")
+        for name, content in parse(folder / SHORT_RUNS).items()
+    }
+    return Shared(runs, parse(folder / MACHINES))
 
 
 def load(path: Path, shared: Shared) -> Record:
@@ -475,11 +475,9 @@ def _table(content: dict[str, Any], where: str) -> Table:
 
 def _check(record: Record, shared: Shared, where: str) -> None:
     """What needs more than one field."""
-    for name in record.depends:
-        if name not in shared.dependencies:
-            raise RecordError(
-                f"{where}: depends: {name!r} is no group of lab/results/{DEPENDENCIES}"
-            )
+    for name in record.short_runs:
+        if name not in shared.short_runs:
+            raise RecordError(f"{where}: short_runs: {name!r} is not in lab/results/{SHORT_RUNS}")
     if record.machine not in shared.machines:
         raise RecordError(f"{where}: machine: {record.machine!r} is not in lab/results/{MACHINES}")
     names = [figure.name for figure in record.figures]

@@ -17,10 +17,7 @@ DIR/SEED; `--out DIR --finished COMMIT` then only reads them.
 from __future__ import annotations
 
 import argparse
-import ast
 import datetime
-import fnmatch
-import itertools
 import json
 import math
 import os
@@ -29,7 +26,7 @@ import shlex
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -46,7 +43,7 @@ from lab.records import (
     round_to,
 )
 
-__all__ = ["Found", "changed", "compare", "main", "rerun", "states", "update"]
+__all__ = ["Found", "compare", "main", "rerun", "states", "update"]
 
 STDOUT = "stdout.txt"
 # Fields of a figure that a rerun replaces or makes void.
@@ -361,85 +358,33 @@ def git(root: Path, *words: str) -> str:
     return done.stdout
 
 
-def changed(root: Path, commit: str, patterns: Iterable[str]) -> list[str] | None:
-    """Files of the patterns that changed since the commit; None if there is no such one.
-
-    Neither a move nor other docstrings, comments, line breaks and paths of imports are a change.
-    """
-    differing = differences(root, commit, git(root, "rev-parse", "HEAD").strip())
-    if differing is None:
-        return None
-    patterns = list(patterns)
-    there = {
-        path.relative_to(root).as_posix() for pattern in patterns for path in root.glob(pattern)
-    }
-    found = []
-    for before, path in differing:
-        gone = not (root / path).exists()
-        if gone and any(fnmatch.fnmatch(path, pattern) for pattern in patterns):
-            found.append(path)
-        elif path in there:
-            then, now = program(root, f"{commit}:{before}"), program(root, f"HEAD:{path}")
-            found += [path] if then != now else []
-    return sorted(found)
-
-
-@cache
-def program(root: Path, which: str) -> str | None:
-    """What a file says to Python; None where there is none, and the text of any other file.
-
-    :param which: ``COMMIT:PATH``.
-    """
-    try:
-        text = git(root, "show", which)
-    except RecordError:
-        return None
-    if not which.endswith(".py"):
-        return text
-    tree = ast.parse(text)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(
-            node
-        ):
-            del node.body[0]
-        if isinstance(node, ast.ImportFrom):
-            node.module = None
-    return ast.dump(tree)
-
-
-@cache
-def differences(root: Path, commit: str, head: str) -> tuple[tuple[str, str], ...] | None:
-    """Every file that is not the same at the one commit as at the other, by both its names."""
-    try:
-        git(root, "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}")
-    except RecordError:
-        return None
-    lines = git(root, "diff", "--name-status", "-M", "-l0", commit, head).splitlines()
-    names = (line.split("\t")[1:] for line in lines if not line.startswith("R100"))
-    return tuple((each[0], each[-1]) for each in names)
-
-
 def states(records: Iterable[Record], shared: Shared, root: Path = ROOT) -> dict[str, str]:
-    """Of every record, whether what its figures depend on has changed since its commit."""
+    """Of every record, which of its short runs have given other numbers since its commit."""
     found = {}
     for record in records:
-        groups = (shared.dependencies[name] for name in record.depends)
-        patterns = [*itertools.chain(*groups), *record.modules]
-        since = (state(root, commit, patterns) for commit in record.commits)
-        found[record.name] = next(filter(None, since), "current")
+        runs = {name: shared.short_runs[name].since for name in record.short_runs}
+        since = (state(root, commit, runs) for commit in record.commits)
+        measured = f"of {record.commit}, {record.date}; no short run tells whether it is current"
+        found[record.name] = next(filter(None, since), "current") if runs else measured
     return found
 
 
-def state(root: Path, commit: str, patterns: Sequence[str]) -> str:
-    """What is amiss with figures of this commit; empty if nothing is."""
-    files = changed(root, commit, patterns)
-    if files is None:
+@cache
+def precedes(root: Path, earlier: str, later: str) -> bool:
+    """Whether the one commit is the other, or before it."""
+    words = ["git", "-C", str(root), "merge-base", "--is-ancestor", earlier, later]
+    return subprocess.run(words, capture_output=True).returncode == 0
+
+
+def state(root: Path, commit: str, runs: Mapping[str, str]) -> str:
+    """What is amiss with figures of this commit; empty if nothing is.
+
+    :param runs: since when each short run gives what it gives now.
+    """
+    if not precedes(root, commit, "HEAD"):
         return f"unknown commit {commit}"
-    if not files:
-        return ""
-    count = f"{len(files)} file{'s' if len(files) > 1 else ''}"
-    named = ", ".join(files[:3]) + (", ..." if len(files) > 3 else "")
-    return f"stale ({count} changed since {commit}: {named})"
+    later = [name for name, since in runs.items() if not precedes(root, since, commit)]
+    return f"stale ({', '.join(later)}: other numbers since {commit})" if later else ""
 
 
 def check_committed(root: Path) -> None:

@@ -80,7 +80,7 @@ SVHN = replace(SHAPES, facet="digit", num_components=200, dim=22, scale=0.3, bou
 SETTINGS = {
     "digits": Settings(),
     "mnist": MNIST,
-    "fashion-mnist": MNIST,
+    "fashion-mnist": replace(MNIST, facet="article"),
     "shapes3d-1": SHAPES,
     "shapes3d-2": SHAPES,
     "svhn": SVHN,

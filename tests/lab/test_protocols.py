@@ -9,7 +9,6 @@ import argparse
 import errno
 import importlib
 import json
-import os
 import re
 import socket
 import subprocess
@@ -30,8 +29,10 @@ from facetvae.datasets import Dataset, digits, some_rows
 from guides import MarginalGuide, VaDEGuide
 from inference import SVIRunner, elbo
 from inference.metrics import cluster_accuracy
+from lab import short_runs
 from lab.protocols import augmentation, common, nvae, scoring, vade
 from lab.protocols.datasets import load
+from lab.records import load_shared
 from ppl_models import MFCVAE, ConvLadder, GaussianMixture, MLPLadder, SharedMLP, VaDE
 from tests import fresh
 
@@ -43,21 +44,13 @@ PROTOCOLS = sorted(
     for path in (ROOT / "lab" / "protocols").glob("*.py")
     if "\ndef main(" in path.read_text()
 )
-# Runs that between them go through each start, network and way to train.
+# Runs that between them go through each start, network and way to train, beside the short runs.
 VARIANTS = [
-    ["mfcvae", "--final-fits", "2"],
-    ["mfcvae", "--neighbor-epochs", "1", "3", "--fade-steps", "18", "--neighbors", "digit"],
-    ["mfcvae", "--network", "shared", "--schedule", "together", "--held-out", "100"],
+    ["mfcvae", "--final-fits", "2", "--held-out", "100"],
     ["vade", "--network", "convolutional", "--loss", "alternate", "--held-out", "50"],
     ["vade", "--pretrain-epochs", "2", "--precision", "bf16"],
-    ["vlac"],
     ["vlac", "--model", "mfcvae", "--neighbors", "layer_3"],
-    ["mlvae"],
-    ["mlvae", "--model", "svi"],
 ]
-# The first of each protocol, and all of them by FACETVAE_THOROUGH.
-FIRST = list({variant[0]: variant for variant in reversed(VARIANTS)}.values())
-TRIED = VARIANTS if os.environ.get("FACETVAE_THOROUGH") else FIRST
 RUN_FILES = {
     "card.md",
     "config.json",
@@ -204,15 +197,47 @@ def test_every_flag_takes_what_it_has_without_being_given(
             assert module.parse(["--dataset", dataset])
 
 
+SHORT_RUNS = load_shared().short_runs
+
+
 def test_each_is_run() -> None:
-    run_here = {name for name, *_ in [*VARIANTS, *MANY]} | {"nvae", "augmentation"}
-    assert run_here == set(PROTOCOLS)
+    modules = {run.command.split()[0] for run in SHORT_RUNS.values()}
+    assert modules >= {f"lab.protocols.{name}" for name in PROTOCOLS}
 
 
-@pytest.mark.parametrize("variant", TRIED, ids="-".join)
+@pytest.mark.parametrize("name", SHORT_RUNS)
+def test_short_runs_give_what_is_noted(name: str, tmp_path: Path) -> None:
+    """If one does not and should not, note its numbers by `python -m lab.short_runs --update`."""
+    module, *flags = SHORT_RUNS[name].command.split()
+    said = short_runs.run(SHORT_RUNS[name].command, tmp_path / "run")
+    now, noted = short_runs.numbers_in(tmp_path / "run"), SHORT_RUNS[name].numbers
+    assert not short_runs.differ(now, noted), (now, noted)
+    if module.rpartition(".")[2] in {"mfcvae", "vade", "vlac", "mlvae"}:
+        check_run_folder(module.rpartition(".")[2], flags, said, tmp_path / "run")
+
+
+def test_a_formula_changes_the_short_runs_that_it_has_a_part_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundredth of a mixture's density changes VaDE's numbers, and no plain VAE's."""
+    exact = GaussianMixture.log_joint
+    monkeypatch.setattr(GaussianMixture, "log_joint", lambda prior, z: 0.99 * exact(prior, z))
+    for name, changes in (("vade_alternate", True), ("mlvae_vae", False)):
+        short_runs.run(SHORT_RUNS[name].command, tmp_path / name)
+        now = short_runs.numbers_in(tmp_path / name)
+        assert short_runs.differ(now, SHORT_RUNS[name].numbers) == changes, name
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("variant", VARIANTS, ids="-".join)
 def test_runs_and_writes_its_run_folder(variant: list[str], tmp_path: Path) -> None:
     name, *flags = variant
     said, out = finished(tmp_path, name, *flags)
+    check_run_folder(name, flags, said, out)
+    assert names(tmp_path) == {"run"}, "a protocol writes into its run folder only"
+
+
+def check_run_folder(name: str, flags: list[str], said: str, out: Path) -> None:
     assert names(out) >= RUN_FILES
     if name in {"mfcvae", "vade", "vlac"}:
         start = json.loads((out / "start.json").read_text())
@@ -240,7 +265,6 @@ def test_runs_and_writes_its_run_folder(variant: list[str], tmp_path: Path) -> N
                 low, high = bounds.get(score, (0.0, 1.0))
                 assert low <= value <= high, score
             assert re.search(rf"^{facet} +{label} ", said, re.M)
-    assert names(tmp_path) == {"run"}, "a protocol writes into its run folder only"
 
 
 NVAE_RUNS = [

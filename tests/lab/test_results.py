@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import ast
+import json
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
-from fnmatch import fnmatch
+from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from lab import reproduce, write_results
+from lab import reproduce, short_runs, write_results
 from lab.claims import claims_page, load_claims
 from lab.records import Figure, RecordError, fill, load, load_all, load_shared, round_to
 from tests.pages import ROOT
 
-GROUPS = 'numbers = ["model.py"]\n'
+SHORT_RUNS = '[numbers]\ncommand = "model"\nsince = "COMMIT"\nnumbers = [1.0, 2.5]\n'
 MACHINES = 'two-core = "two cores"\n'
 PRINTS = """
 import random, sys
@@ -34,7 +34,7 @@ command = "python model.py {seed}"
 seeds = [0, 1, 2]
 commit = "COMMIT"
 date = 2026-01-01
-depends = ["numbers"]
+short_runs = ["numbers"]
 notes = "The mean is {score:mean.1} of {runs}."
 
 [[figure]]
@@ -88,8 +88,8 @@ def root(tmp_path: Path) -> Path:
     (tmp_path / "other.py").write_text("1\n")
     git(tmp_path, "init", "--quiet")
     commit = commit_all(tmp_path, "What is measured")
-    for name, text in (("dependencies", GROUPS), ("machines", MACHINES)):
-        (tmp_path / f"lab/results/{name}.toml").write_text(text)
+    for name, text in (("short_runs", SHORT_RUNS), ("machines", MACHINES)):
+        (tmp_path / f"lab/results/{name}.toml").write_text(text.replace("COMMIT", commit))
     record = RECORD.replace("COMMIT", commit).replace("SCORES", "10.84, 10.13, 10.96")
     (tmp_path / "lab/results/small.toml").write_text(record)
     commit_all(tmp_path, "The record")
@@ -119,71 +119,13 @@ def test_every_record_loads_and_names_what_exists() -> None:
     assert len(records) > 40
     for record in records:
         assert record.figures or record.tables or record.notes, record.name
-        named = [command for command in record.command if re.search("-m (lab|examples)", command)]
-        assert bool(record.modules) == bool(named), record.name
-        for module in record.modules:
-            assert (ROOT / module).exists(), f"{record.name}: {module}"
+        for module in re.findall(r"-m ((?:lab|examples)[.\w]+)", " ".join(record.command)):
+            assert find_spec(module), f"{record.name}: {module}"
 
 
-# Modules whose own imports are not followed: records name what they use of these.
-SERVE_ALL = {
-    "lab/protocols/common.py",
-    "lab/protocols/datasets.py",
-    "lab/run_lines.py",
-    "lab/summarize.py",
-}
-# What a program imports and records need not depend on, with the programs that it is so for.
-NEED_NOT = {
-    "lab/run_lines.py": "*",  # writes lines of runs, and reads them
-    "lab/summarize.py": "*",  # prints
-    "lab/figures/*": "*",  # draws
-    "lab/protocols/sources.py": "*",  # simulated data
-    "lab/benchmarks/rivals.py": "lab/benchmarks/clustpy_vade.py",  # finds the library there
-    "lab/benchmarks/numbers_found.py": "lab/benchmarks/clustpy_vade.py",
-    "lab/protocols/*": "lab/benchmarks/rivals*.py",  # imports torchvision for ClustPy
-    "lab/protocols/common.py": "lab/benchmarks/*",  # names files of what is done
-    "lab/protocols/neighbors.py": "lab/protocols/*",  # records with --neighbors name it
-    "examples/common.py": "lab/benchmarks/step_time.py",  # comes with the quickstart's sizes
-    "lab/protocols/shapes.py": "lab/protocols/mlvae.py",
-}
-
-
-def imported(paths: Iterable[str]) -> set[str]:
-    """Files of the laboratory, examples and tests that these import, and themselves."""
-    found, waiting = set(), set(paths)
-    while waiting:
-        found.add(path := waiting.pop())
-        for node in () if path in SERVE_ALL else ast.walk(ast.parse((ROOT / path).read_text())):
-            if isinstance(node, ast.ImportFrom) and node.module:
-                names = [node.module, *(f"{node.module}.{each.name}" for each in node.names)]
-                files = {f"{name.replace('.', '/')}.py" for name in names}
-                waiting |= {
-                    file
-                    for file in files - found
-                    if file.startswith(("lab/", "examples/", "tests/")) and (ROOT / file).is_file()
-                }
-    return found
-
-
-def test_records_depend_on_what_their_programs_import() -> None:
-    """Else a change there would leave them current."""
-    groups = load_shared(ROOT).dependencies
-    for record in load_all():
-        patterns = [pattern for name in record.depends for pattern in groups[name]]
-        patterns += [
-            file
-            for file, programs in NEED_NOT.items()
-            if all(fnmatch(module, programs) for module in record.modules)
-        ]
-        for file in imported(record.modules) - set(record.modules):
-            assert any(fnmatch(file, pattern) for pattern in patterns), (
-                f"lab/results/{record.name}.toml: depends on no group with {file}"
-            )
-
-
-def test_every_group_is_some_records() -> None:
-    used = {name for record in load_all() for name in record.depends}
-    assert load_shared(ROOT).dependencies.keys() == used
+def test_every_short_run_is_some_records() -> None:
+    used = {name for record in load_all() for name in record.short_runs}
+    assert load_shared(ROOT).short_runs.keys() == used
 
 
 def test_the_documents_are_those_of_the_records() -> None:
@@ -285,7 +227,7 @@ MACHINES_OF_TEST = {"two-core": "two cores"}
     [
         ("title =", "titel =", "lab/results/small.toml: unknown field 'titel'"),
         ("order = 1", 'order = "1"', "lab/results/small.toml: order: must be int, got '1'"),
-        ('depends = ["numbers"]', 'depends = ["others"]', "depends: 'others' is no group"),
+        ('= ["numbers"]', '= ["others"]', "short_runs: 'others' is not in lab/results/short_runs"),
         ("10.84, 10.13", "10.13", r"figure score: 2 values for 3 seeds"),
         (
             "date = 2026",
@@ -304,14 +246,6 @@ def test_an_error_names_file_and_field(root: Path, old: str, new: str, message: 
     edit(root / "lab/results/small.toml", old, new)
     with pytest.raises(RecordError, match=message):
         write_results.whole_page(load_all(root), MACHINES_OF_TEST, "")
-
-
-def test_a_pattern_that_matches_no_file_is_named(root: Path) -> None:
-    (root / "model.py").unlink()
-    with pytest.raises(
-        RecordError, match=r"dependencies.toml: numbers: no file matches 'model.py'"
-    ):
-        load_all(root)
 
 
 # Running a record again.
@@ -473,24 +407,35 @@ def test_figures_are_read_from_files_and_tables(tmp_path: Path, how: str, value:
     assert found.mean == value
 
 
-def test_the_list_tells_current_from_stale_and_moved_from_changed(
-    root: Path, call: Call, capfd: pytest.CaptureFixture[str]
+def test_the_list_tells_whose_short_runs_give_other_numbers(
+    root: Path, call: Call, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Only changed numbers, which are noted as of a commit that has what changed them."""
+    given = [1.0, 2.5004]
+
+    def run(command: str, out: Path) -> None:
+        out.mkdir()
+        (out / "scores.json").write_text(json.dumps({"numbers": given, "seconds": 3}))
+
     def state() -> str:
         assert call("--list") == 0
         return capfd.readouterr().out.removeprefix("small").strip()
 
-    edit(root / "other.py", "1", "2")
+    monkeypatch.setattr(short_runs, "run", run)
+    edit(root / "model.py", "10 + ", "20 + ")
     commit_all(root, "Another file")
+    assert short_runs.main([], root) == 0
     assert state() == "current"
-    (root / "code").mkdir()
-    (root / "model.py").rename(root / "code/moved.py")
-    edit(root / "lab/results/dependencies.toml", "model.py", "code/*.py")
-    commit_all(root, "Moved")
-    assert state() == "current"
-    edit(root / "code/moved.py", "10 + ", "20 + ")
+    given[1] = 2.6
+    assert short_runs.main([], root) == 1
+    assert "[1.0, 2.6] where [1.0, 2.5] are noted" in capfd.readouterr().out
+    edit(root / "model.py", "20 + ", "30 + ")
+    assert short_runs.main(["--update"], root) == 2
+    assert "commit them first" in capfd.readouterr().err
+    commit_all(root, "A formula")
+    assert short_runs.main(["--update"], root) == 0
+    capfd.readouterr()
     commit = load_all(root)[0].commit
-    commit_all(root, "Changed")
-    assert state() == f"stale (1 file changed since {commit}: code/moved.py)"
+    assert state() == f"stale (numbers: other numbers since {commit})"
     edit(root / "lab/results/small.toml", f'commit = "{commit}"', 'commit = "0123456"')
     assert state() == "unknown commit 0123456"
