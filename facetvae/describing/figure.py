@@ -1,4 +1,4 @@
-"""A figure of what a facet is about. The function returns a new figure."""
+"""Figures of what facets are about. Each function returns a new figure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from facetvae.describing.description import number_text
 from inference.figures.drawing import label_axes, new_figure, styles
 from ppl_models.given.checks import check_count, check_kind
 
-__all__ = ["describe_figure"]
+__all__ = ["columns_figure", "describe_figure"]
 
 # Categories of a column that have a panel, at most.
 MOST_LEVELS = 8
@@ -60,6 +60,65 @@ def describe_figure(description: FacetDescription, columns: int = 4) -> Figure:
     for ax, each in zip(others, panels, strict=True):
         (_categories if each["kind"] == "categories" else _means)(ax, each)
         ax.set_title(_shortened(each["column"]), fontsize=9)
+    return figure
+
+
+def columns_figure(descriptions: Sequence[FacetDescription], columns: int = 30) -> Figure:
+    """Which columns belong to which facet: a map of columns by facets.
+
+    A cell has the share of the column, in percent, that the facet's clusters explain, with its
+    interval; it is empty where that is within chance. Columns stand with the facet that explains
+    most of them, the most first; at the end those that none explains.
+
+    :param descriptions: of the same rows, one for each facet; ``describe(..., columns=...)`` says
+        of how many columns.
+    :param columns: lines, at most; those that are explained least are left out.
+    :raises ValueError: if ``descriptions`` holds none, something else, or no column that can be
+        told apart.
+
+    Example:
+        >>> import numpy as np
+        >>> from facetvae.describing import FacetClusters, describe_clusters
+        >>> from facetvae.describing.figure import columns_figure
+        >>> a, b = np.arange(60) % 2, np.arange(60) // 30
+        >>> X = np.random.default_rng(0).normal(size=(60, 3)) + 3 * np.stack([a, b, a], 1)
+        >>> of = {"first": a, "second": b}
+        >>> told = [describe_clusters(FacetClusters(k, np.eye(2)[g]), X) for k, g in of.items()]
+        >>> figure = columns_figure(told)
+        >>> [text.get_text() for text in figure.axes[0].get_yticklabels()]
+        ['x0', 'x2', 'x1']
+    """
+    check_count("columns", columns)
+    if not isinstance(descriptions, Sequence) or not len(descriptions):
+        raise ValueError(f"descriptions: one of each facet is needed, got {descriptions!r}")
+    for each in descriptions:
+        check_kind("descriptions", each, FacetDescription, "FacetDescriptions, of describe")
+    entries = [
+        {each["column"]: each for each in of.columns if each["effect"] is not None}
+        for of in descriptions
+    ]
+    names = list(dict.fromkeys(name for of in entries for name in of))
+    if not names:
+        raise ValueError("descriptions: no facet has two clusters whose columns can be told apart")
+    none = {"effect": 0.0, "beyond_chance": False}
+    cells = [[of.get(name, none) for of in entries] for name in names]
+    share = np.array([[each["beyond_chance"] * each["effect"] for each in row] for row in cells])
+    kept = np.argsort(-share.max(1), kind="stable")[:columns]
+    facet = np.where(share.any(1), share.argmax(1), len(entries))
+    kept = kept[np.argsort(facet[kept], kind="stable")]
+    figure, axes = new_figure(2.4 + 1.5 * len(descriptions), 0.9 + 0.24 * len(kept), 1, 1)
+    ax = axes.flat[0]
+    ax.imshow(share[kept], cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    for row, column in np.argwhere(share[kept] > 0):
+        each = cells[kept[row]][column]
+        low, high = (100 * end for end in each["interval"])
+        text = f"{100 * each['effect']:.0f} ({low:.0f}–{high:.0f})"
+        dark = each["effect"] > 0.6
+        ax.text(column, row, text, ha="center", va="center", fontsize=7, color="w" if dark else "k")
+    ax.set_xticks(range(len(descriptions)), [_shortened(of.facet) for of in descriptions])
+    ax.set_yticks(range(len(kept)), [_shortened(names[i]) for i in kept])
+    ax.tick_params(length=0)
+    label_axes(ax, "% of the column explained by the facet", "")
     return figure
 
 

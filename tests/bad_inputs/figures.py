@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from facetvae.describing.figure import describe_figure
+from facetvae.describing.figure import columns_figure, describe_figure
 from facetvae.explorer.explorer import Explorer
 from inference.figures.facets import (
     cluster_gallery,
@@ -125,6 +125,12 @@ FIGURES = {
             lambda: describe_figure(described(K=1)),
             "'kind' has 1 clusters with rows: there is nothing to tell apart",
         ),
+    ],
+    "columns_figure": [
+        ("empty: descriptions", lambda: columns_figure([]), "one of each facet is needed, got"),
+        ("type: descriptions", lambda: columns_figure(described()), "one of each facet is needed"),
+        ("type: of a facet", lambda: columns_figure([guide()]), "must be FacetDescriptions"),
+        ("range: columns", lambda: columns_figure([described()], 0), f"columns {COUNT}, got 0"),
     ],
     "training_curves": [
         ("empty: history", lambda: training_curves([], ["digit"]), "the history is empty: fit"),

@@ -24,7 +24,7 @@ from facetvae.describing.effects import (
     share_intervals,
     variance_explained,
 )
-from facetvae.describing.figure import describe_figure
+from facetvae.describing.figure import columns_figure, describe_figure
 from facetvae.estimators import MultiFacetClustering
 from ppl_models import Categorical, Columns, NegativeBinomial, Normal, Ordinal
 
@@ -560,9 +560,28 @@ def test_the_figure_has_a_panel_for_each_of_the_first_columns() -> None:
     figure.savefig("/dev/null", format="png")
 
 
+def test_columns_stand_with_the_facet_that_explains_most_of_them() -> None:
+    """Two of four clusters and one column of noise: which shares are drawn, and in which order."""
+    rng = np.random.default_rng(0)
+    first, second = rng.integers(2, size=300), rng.integers(4, size=300)
+    X = np.stack([second, 2 * first, 4 * second, np.zeros(300)], 1) + rng.normal(size=(300, 4))
+    groups = {"first": np.eye(2)[first], "second": np.eye(4)[second]}
+    described = [describe_clusters(FacetClusters(k, p), X) for k, p in groups.items()]
+    (ax,) = columns_figure(described).axes
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["x1", "x2", "x0", "x3"]
+    shares = [{each["column"]: each["effect"] for each in of.columns} for of in described]
+    cells = [(0, 0, shares[0]["x1"]), (1, 1, shares[1]["x2"]), (1, 2, shares[1]["x0"])]
+    written = {(*text.get_position(), int(text.get_text().split()[0])) for text in ax.texts}
+    assert written == {(facet, row, round(100 * share)) for facet, row, share in cells}
+    (fewer,) = columns_figure(described, columns=2).axes
+    assert [text.get_text() for text in fewer.get_yticklabels()] == ["x2", "x0"]
+
+
 @pytest.mark.parametrize("left_out", [False, True])
 def test_images_of_fewer_than_two_clusters_have_no_figure(left_out: bool) -> None:
     found = FacetClusters("k", np.ones((9, 1)), left_out=np.full(9, left_out))
     told = describe_clusters(found, np.random.default_rng(0).random((9, 4, 4)))
     with pytest.raises(ValueError, match=r"has [01] clusters with rows: there is nothing to tell"):
         describe_figure(told)
+    with pytest.raises(ValueError, match="no facet has two clusters"):
+        columns_figure([told])

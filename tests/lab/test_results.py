@@ -302,10 +302,10 @@ def test_more_seeds_are_put_beside_those_of_the_record(
     assert record.commits == [record.commit, second]
     page = write_results.whole_page([record], MACHINES_OF_TEST, "")
     assert f"seeds 0 to 3; seed 3 at {second}" in page
-    edit(root / "model.py", "10 + ", "10.0 + ")
-    commit_all(root, "Changed")
+    edit(root / "lab/results/short_runs.toml", f'since = "{record.commit}"', f'since = "{second}"')
     assert call("--list") == 0
     assert f"since {record.commit}" in capfd.readouterr().out
+    commit_all(root, "Four seeds")
     assert call("small", "--update") == 0
     assert not load_all(root)[0].added
 
