@@ -3,7 +3,6 @@
     python -m lab.reproduce --list                            # which records are stale
     python -m lab.reproduce quickstart --seeds 0 1
     python -m lab.reproduce mnist_half --data-root DATA --update
-    python -m lab.reproduce mnist_authors --data-root DATA --seeds 10 11 --add
 
 Old and new mean agree if they differ by no more than three standard errors of their difference,
 which are estimated from the sample deviations over seeds, or by no more than the figure's own
@@ -309,29 +308,6 @@ def update(
     path.write_text(tomlkit.dumps(content))
 
 
-def add(
-    path: Path, record: Record, found: dict[str, Found], seeds: Sequence[int], commit: str
-) -> None:
-    """Write the values of more seeds beside those that the record has."""
-    import tomlkit
-
-    check_counts(record, found, len(seeds))
-    content = tomlkit.parse(path.read_text())
-    for entry in content["figure"]:
-        figure = record.figure(entry["name"])
-        for value in found[figure.name].values:
-            entry["values"].append(tomlkit.value(spelled(value, figure)))
-    content["seeds"].extend(seeds)
-    at = {"commit": commit, "date": datetime.date.today()}
-    added = content.setdefault("added", tomlkit.array().multiline(True))
-    if same := [entry for entry in added if {name: entry[name] for name in at} == at]:
-        same[0]["seeds"].extend(seeds)
-    else:
-        added.append(tomlkit.inline_table())
-        added[-1].update({"seeds": list(seeds), **at})
-    path.write_text(tomlkit.dumps(content))
-
-
 def written(figure: Figure, new: Found) -> dict[str, Any]:
     """The new figure's fields, with as many digits as before."""
     import tomlkit
@@ -405,30 +381,14 @@ def check_can_update(record: Record, seeds: Sequence[int]) -> None:
         )
 
 
-def check_can_add(record: Record, seeds: Sequence[int]) -> None:
-    """Refuse, before any work, seeds that would not give every figure a value each."""
-    if common := set(seeds) & set(record.seeds):
-        raise RecordError(f"--add: the record has seed {min(common)} already: give new --seeds")
-    if not any("{seed}" in command for command in record.command):
-        raise RecordError("--add: the record's command is not run once for each seed")
-    if left := [figure.name for figure in record.figures if not (figure.values and figure.read)]:
-        raise RecordError(
-            f"--add: these are not read back from a seed's run: {', '.join(left)}: use --update"
-        )
-
-
-WRITERS = {"update": (check_can_update, update), "add": (check_can_add, add)}
-
-
 def reproduce(args: argparse.Namespace, records: dict[str, Record], root: Path) -> int:
     """One record: 0 if every figure agrees."""
     if args.name not in records:
         raise RecordError(f"no record {args.name!r}: there are {', '.join(records)}")
     record = records[args.name]
     seeds = args.seeds or list(record.seeds)
-    check, write = WRITERS.get(args.write, (None, None))
-    if check:
-        check(record, seeds)
+    if args.update:
+        check_can_update(record, seeds)
     out = args.out or root / "runs" / "reproduce" / record.name
     if args.finished:
         check_can_read(record, seeds)
@@ -436,13 +396,13 @@ def reproduce(args: argparse.Namespace, records: dict[str, Record], root: Path) 
         found = read_all(record, seeds, out)
     else:
         check_can_run(record, seeds, args.data_root)
-        if write:
+        if args.update:
             check_committed(root)
         commit = git(root, "rev-parse", "--short", "HEAD").strip()
         found = rerun(record, seeds, out, args.data_root and args.data_root.resolve(), root)
     agreed = compare(record, found, seeds)
-    if write:
-        write(root / f"lab/results/{record.name}.toml", record, found, seeds, commit)
+    if args.update:
+        update(root / f"lab/results/{record.name}.toml", record, found, seeds, commit)
         print(f"lab/results/{record.name}.toml written; it still says machine {record.machine!r}")
         print("look at its notes, then run `python -m lab.write_results`")
     return int(not agreed)
@@ -462,12 +422,7 @@ def main(root: Path = ROOT) -> int:
     parser.add_argument(
         "--finished", metavar="COMMIT", help="only read runs of this commit in --out"
     )
-    writers = parser.add_mutually_exclusive_group()
-    for name, what in (
-        ("update", "write what is found into the record"),
-        ("add", "write what is found for new seeds beside what the record has"),
-    ):
-        writers.add_argument(f"--{name}", dest="write", action="store_const", const=name, help=what)
+    parser.add_argument("--update", action="store_true", help="write what is found into the record")
     args = parser.parse_args()
     if args.list == (args.name is not None):
         parser.error("give the name of a record, or --list")

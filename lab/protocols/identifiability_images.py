@@ -347,7 +347,6 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
         default="paper",
         help="as the paper says, or as its authors' code does (on a grid: appendix B)",
     )
-    parser.add_argument("--full", action="store_true", help="the paper's 10 seeds and 200 epochs")
     flags = {
         "network": {
             "help": "of the paper's appendix A",
@@ -367,10 +366,6 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     protocol = PROTOCOLS[args.protocol]
     args.models = args.models or list(protocol.models)
     settings = protocol.settings(args.dataset, getattr(args, "network", Settings.network))
-    if args.full:
-        settings = replace(
-            settings, seeds=max(10, settings.seeds), epochs=max(200, settings.epochs)
-        )
     settings = resolve(args, settings, replace(settings, **SMOKE))
     if settings.seeds < 2:
         parser.error(f"--seeds {settings.seeds}: two runs or more are compared with each other")

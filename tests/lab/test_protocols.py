@@ -313,36 +313,6 @@ def test_augmentation_measures_every_cell_once(tmp_path: Path) -> None:
     assert again[again.index("images of") :] == said[said.index("images of") :]
 
 
-MANY = [
-    ("identifiability", [], {"VaDE-20", "iVAE-30", "GMM-flow-20"}, "median MCC"),
-    (
-        "identifiability_images",
-        ["--models", "VaDE", "iVAE", "hashed u", "VQ-VAE", "autoencoder"],
-        {"VaDE", "iVAE", "hashed-u", "VQ-VAE", "autoencoder"},
-        "median (mean)",
-    ),
-]
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("name", "flags", "folders", "heading"), MANY, ids=[name for name, *_ in MANY]
-)
-def test_experiments_of_many_runs_leave_each_of_them_and_do_none_twice(
-    name: str, flags: list[str], folders: set[str], heading: str, tmp_path: Path
-) -> None:
-    said, out = finished(tmp_path, name, *flags)
-    for folder in folders:
-        assert (out / folder / "results.json").is_file()
-        for seed in (0, 1):
-            left = {"config.json", "weights.safetensors", "metrics.jsonl"}
-            assert names(out / folder / f"seed-{seed}") >= left
-    assert len(drawn(out)) >= 2
-    again, _ = finished(tmp_path, name, *flags)
-    assert again.count("made with the same settings") >= len(folders)
-    assert again[again.index(heading) :] == said[said.index(heading) :]
-
-
 @pytest.mark.parametrize(("name", "flags"), [(name, []) for name in PROTOCOLS])
 def test_smoke_sets_sizes_only(name: str, flags: list[str]) -> None:
     """The smoke run goes through the same code: sizes and lengths differ from the full run's, and

@@ -284,51 +284,24 @@ def test_an_update_keeps_what_it_did_not_measure(root: Path, call: Call) -> None
     assert call("small") == 0
 
 
-def test_more_seeds_are_put_beside_those_of_the_record(
-    root: Path, call: Call, capfd: pytest.CaptureFixture[str]
-) -> None:
-    path = root / "lab/results/small.toml"
-    (root / ".gitignore").write_text("runs/\n")
-    assert call("small", "--add", "--seeds", "3") == 2
-    assert "not read back from a seed's run: by_hand: use --update" in capfd.readouterr().err
-    edit(path, BY_HAND, "")
-    second = commit_all(root, "Everything is read back")
-    assert call("small", "--add", "--seeds", "2", "3") == 2
-    assert "the record has seed 2 already" in capfd.readouterr().err
-    assert call("small", "--add", "--seeds", "3") == 0
-    (record,) = load_all(root)
-    assert record.figure("score").show("each") == "10.84, 10.13, 10.96, 10.24"
-    assert record.seeds == (0, 1, 2, 3)
-    assert record.commits == [record.commit, second]
-    page = write_results.whole_page([record], MACHINES_OF_TEST, "")
-    assert f"seeds 0 to 3; seed 3 at {second}" in page
-    edit(root / "lab/results/short_runs.toml", f'since = "{record.commit}"', f'since = "{second}"')
-    assert call("--list") == 0
-    assert f"since {record.commit}" in capfd.readouterr().out
-    commit_all(root, "Four seeds")
-    assert call("small", "--update") == 0
-    assert not load_all(root)[0].added
-
-
 def test_finished_runs_are_read_and_noted_with_their_commit(root: Path, call: Call) -> None:
     edit(root / "lab/results/small.toml", BY_HAND, "")
     edit(root / "lab/results/small.toml", "'stdout: ^score (\\S+)'", "'metrics.jsonl: 20.score'")
     commit = load_all(root)[0].commit
-    for seed, score in ((5, 10.5), (6, 10.25)):
+    for seed, score in ((5, 10.5), (6, 10.25), (7, 10.75)):
         folder = root / f"finished/{seed}"
         folder.mkdir(parents=True)
         lines = ('{"epoch": 1, "score": 2}', f'{{"epoch": 20, "score": {score}}}')
         (folder / "metrics.jsonl").write_text("\n".join(lines))
 
-    def add(seed: int) -> int:
-        seeds = ("small", "--add", "--seeds", str(seed))
-        return call(*seeds, "--out", str(folder.parent), "--finished", commit)
+    def update(*seeds: int) -> int:
+        chosen = ("small", "--update", "--seeds", *map(str, seeds))
+        return call(*chosen, "--out", str(folder.parent), "--finished", commit)
 
-    assert (add(5), add(6), add(7)) == (0, 0, 2)  # there is no seventh run
+    assert (update(5, 6, 8), update(5, 6, 7)) == (2, 0)  # there is no eighth run
     (record,) = load_all(root)
-    assert record.figure("score").show("each") == "10.84, 10.13, 10.96, 10.50, 10.25"
-    assert record.commits == [commit]
-    assert [added.seeds for added in record.added] == [(5, 6)]
+    assert record.figure("score").show("each") == "10.50, 10.25, 10.75"
+    assert (record.commit, record.seeds) == (commit, (5, 6, 7))
 
 
 @pytest.mark.parametrize(
