@@ -28,7 +28,6 @@ VERDICTS = {
     "agrees": "what the paper says is found here",
     "in part": "some of it is, or under other conditions",
     "differs": "it is not found here; the last column says what was tried",
-    "not run": "it could be run here, and was not yet",
     "no data": "its data cannot be had offline; the command is ready where there is one",
 }
 # What nobody can say without a measurement.
