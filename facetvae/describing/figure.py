@@ -112,7 +112,7 @@ def columns_figure(descriptions: Sequence[FacetDescription], columns: int = 30) 
     for row, column in np.argwhere(share[kept] > 0):
         each = cells[kept[row]][column]
         low, high = (100 * end for end in each["interval"])
-        text = f"{100 * each['effect']:.0f} ({low:.0f}–{high:.0f})"
+        text = f"{100 * each['effect']:.0f} ({low:.0f} to {high:.0f})"
         dark = each["effect"] > 0.6
         ax.text(column, row, text, ha="center", va="center", fontsize=7, color="w" if dark else "k")
     ax.set_xticks(range(len(descriptions)), [_shortened(of.facet) for of in descriptions])

@@ -1,11 +1,11 @@
 """What MFCVAE's figures show, counted: swapped facets, and samples of clusters (Falck et al., 2021;
 4.2, 4.4, Fig. 5 and 6); and how many labels a point in place of Eq. 12's expectation changes.
 
-    python -m lab.benchmarks.count_facets runs/mfcvae-0 --dataset mnist --data-root DATA
+    python -m lab.benchmarks.count_facets runs/mfcvae --data-root DATA --out runs/counted
 
-RUN is what ``lab.protocols.mfcvae`` or ``vade`` wrote. A network that has only seen real training
-images reads the label of each made image; the cluster in the other facet is the model's own, of the
-made image. Shares are in percent.
+The run is one of ``lab.protocols.mfcvae`` or ``vade``. A network that has only seen real training
+images reads the label of a made image; clusters are the model's own, of this image. Shares are in
+percent.
 """
 
 from __future__ import annotations
@@ -119,15 +119,15 @@ def number(values: np.ndarray) -> float:
     return float(np.exp(entropy(np.unique_counts(values).counts)))
 
 
-def by_expectation(prior: GaussianMixture, z: Tensor, variance: Tensor) -> Tensor:
-    """Eq. 12 in closed form: clusters by E_q log p(z, c), ``[N]``. A quadratic's expectation is its
-    value at the mean less half the trace of precision times variance.
+def expected(prior: GaussianMixture, z: Tensor, variance: Tensor) -> Tensor:
+    """Of Eq. 12 in closed form: E_q log p(z, c), ``[N, K]``. A quadratic's expectation is its value
+    at the mean less half the trace of precision times variance.
     """
     if prior.covariance == "diag":
         precision = prior.scale**-2
     else:
         precision = torch.linalg.inv(prior.scale_tril @ prior.scale_tril.mT).diagonal(0, -2, -1)
-    return (prior.log_joint(z) - variance @ precision.mT / 2).argmax(-1)
+    return prior.log_joint(z) - variance @ precision.mT / 2
 
 
 @torch.no_grad()
@@ -136,14 +136,10 @@ def assignments(guide: FacetGuide, data: Dataset, label: str) -> Found:
     found = {}
     for facet, q in guide.posterior(data.test).items():
         prior = guide.model.priors[facet]
-        labels = {
-            "at the mean": prior.log_joint(q.mean).argmax(-1),
-            "by Eq. 12": by_expectation(prior, q.mean, q.variance),
-        }
-        ways = {way: of.cpu().numpy() for way, of in labels.items()}
-        differ = ways["at the mean"] != ways["by Eq. 12"]
-        found[f"{facet}: images that differ"] = float(differ.sum())
-        for way, clusters in ways.items():
+        both = prior.log_joint(q.mean), expected(prior, q.mean, q.variance)
+        point, mean = (each.argmax(-1).cpu().numpy() for each in both)
+        found[f"{facet}: images that differ"] = float((point != mean).sum())
+        for way, clusters in {"at the mean": point, "by Eq. 12": mean}.items():
             score = cluster_accuracy(data.test_labels[label], clusters)
             found[f"{facet}: accuracy {way}"] = 100 * score
     return found
@@ -164,8 +160,10 @@ def main(argv: list[str] | None = None) -> None:
     guide = SVIRunner.load(args.run, device=args.device).guide
     label = next(iter(data.test_labels))
     reader = reader_of(data, label, args.seed)
-    found = {"samples": samples(guide, data, reader, args.seed)}
-    found["assignments"] = assignments(guide, data, label)
+    found = {
+        "samples": samples(guide, data, reader, args.seed),
+        "assignments": assignments(guide, data, label),
+    }
     if len(guide.model.priors) > 1:
         found["swaps"] = swaps(guide, data, label, reader, args.seed)
     print(json.dumps(found, indent=1))
