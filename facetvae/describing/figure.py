@@ -86,7 +86,7 @@ def columns_figure(descriptions: Sequence[FacetDescription], columns: int = 30) 
         >>> told = [describe_clusters(FacetClusters(k, np.eye(2)[g]), X) for k, g in of.items()]
         >>> figure = columns_figure(told)
         >>> [text.get_text() for text in figure.axes[0].get_yticklabels()]
-        ['x0', 'x2', 'x1']
+        ['x2', 'x0', 'x1']
     """
     check_count("columns", columns)
     if not isinstance(descriptions, Sequence) or not len(descriptions):
