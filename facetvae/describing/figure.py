@@ -70,8 +70,8 @@ def columns_figure(descriptions: Sequence[FacetDescription], columns: int = 30) 
     interval; it is empty where that is within chance. Columns stand with the facet that explains
     most of them, the most first; at the end those that none explains.
 
-    :param descriptions: of the same rows, one for each facet; ``describe(..., columns=...)`` says
-        of how many columns.
+    :param descriptions: of the same rows, a sequence with one for each facet;
+        ``describe(..., columns=...)`` says of how many columns.
     :param columns: lines, at most; those that are explained least are left out.
     :raises ValueError: if ``descriptions`` holds none, something else, or no column that can be
         told apart.
@@ -90,7 +90,7 @@ def columns_figure(descriptions: Sequence[FacetDescription], columns: int = 30) 
     """
     check_count("columns", columns)
     if not isinstance(descriptions, Sequence) or not len(descriptions):
-        raise ValueError(f"descriptions: one of each facet is needed, got {descriptions!r}")
+        raise ValueError("descriptions: a sequence with one of each facet is needed")
     for each in descriptions:
         check_kind("descriptions", each, FacetDescription, "FacetDescriptions, of describe")
     entries = [

@@ -28,6 +28,7 @@ from inference.evaluation.clusters import latents_of_cluster
 from inference.metrics import cluster_accuracy
 from inference.randomness import seeded
 from lab.protocols.datasets import DATASETS, load
+from lab.protocols.nvae import flat
 from ppl_models import GaussianMixture
 from ppl_models.modes import evaluating
 
@@ -39,11 +40,6 @@ def reader_of(data: Dataset, label: str, seed: int) -> MLPClassifier:
     """A classifier of real training images ``[N, D]`` in [0, 1]."""
     reader = MLPClassifier((500,), early_stopping=True, random_state=seed)
     return reader.fit(flat(data.train), data.train_labels[label])
-
-
-def flat(x: np.ndarray) -> np.ndarray:
-    x = np.float32(x.reshape(len(x), -1))
-    return x / np.float32(255) if x.max() > 1 else x
 
 
 def share(one: np.ndarray, other: np.ndarray) -> float:

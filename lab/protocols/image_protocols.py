@@ -36,8 +36,7 @@ FIRST = 64  # training images that networks are started from, in the authors' co
 
 @dataclass(frozen=True)
 class Settings:
-    """The paper's, but for seeds and epochs: it has 10 and 200, and d_z of 90 and 200
-    as well.
+    """The paper's, but for seeds and epochs: it has 10 and 200, and d_z of 90 and 200 as well.
 
     The paper gives no rate; this is that of the authors' code for the MLP, which has others for
     other networks (``RATES``). ``--models`` also has a random partition for u (appendix C, of

@@ -127,7 +127,7 @@ FIGURES = {
         ),
     ],
     "columns_figure": [
-        ("empty: descriptions", lambda: columns_figure([]), "one of each facet is needed, got"),
+        ("empty: descriptions", lambda: columns_figure([]), "one of each facet is needed"),
         ("type: descriptions", lambda: columns_figure(described()), "one of each facet is needed"),
         ("type: of a facet", lambda: columns_figure([guide()]), "must be FacetDescriptions"),
         ("range: columns", lambda: columns_figure([described()], 0), f"columns {COUNT}, got 0"),
