@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         image_graph,
         image_variants,
         oriented_gradients,
+        random_affine,
     )
     from inference.initialization.mixtures import (
         cold_start,
@@ -79,6 +80,7 @@ __all__ = [
     "neighbor_start",
     "oriented_gradients",
     "plain_programs",
+    "random_affine",
     "standard_normal_priors",
     "warm_start",
 ]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from math import ceil, cos, pi, sin
+from collections.abc import Iterator, Sequence
+from math import ceil, pi
 
+import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
@@ -13,13 +14,15 @@ from torch.nn.functional import affine_grid, conv2d, grid_sample
 from inference.initialization.graph import NeighborGraph
 from ppl_models.given.arrays import as_numbers
 
-__all__ = ["image_graph", "image_variants", "oriented_gradients"]
+__all__ = ["image_graph", "image_variants", "oriented_gradients", "random_affine"]
 
 # Directions that edges are told apart in, deviation of the blur in pixels, and pixels between
 # places: a stroke may move by a pixel or two, and turn by a few degrees.
 DIRECTIONS, BLUR, STRIDE = 8, 1.5, 2
 # Other forms of an image: turned by so many radians, or sheared by so much.
 TURN, SHEAR = 0.2, 0.3
+# At random also moved by a share of the side, and scaled by a factor with this logarithm.
+SHIFT, LOG_SCALE = 0.07, 0.15
 # Images that are described at once.
 AT_ONCE = 500
 # Principal components of the descriptions.
@@ -83,10 +86,32 @@ def image_variants(images: ArrayLike | Tensor) -> Iterator[Tensor]:
         [torch.Size([3, 1, 8, 8]), ...]
     """
     pixels = _pixels(images)
+    none = torch.zeros(1)
     for turn in (TURN, -TURN):
-        yield _moved(pixels, [[cos(turn), -sin(turn), 0.0], [sin(turn), cos(turn), 0.0]])
+        yield _moved(pixels, none + turn, none)
     for shear in (SHEAR, -SHEAR):
-        yield _moved(pixels, [[1.0, shear, 0.0], [0.0, 1.0, 0.0]])
+        yield _moved(pixels, none, none + shear)
+
+
+def random_affine(images: ArrayLike | Tensor, seed: int = 0) -> Tensor:
+    """Each image turned by up to 11 degrees, sheared, scaled and moved a little, at random.
+
+    :param images: ``[N, H, W]`` or ``[N, C, H, W]``; 8-bit values are divided by 255.
+    :returns: images of the same shape.
+    :raises ValueError: if they have another shape.
+
+    Example:
+        >>> import numpy as np
+        >>> from inference import random_affine
+        >>> random_affine(np.zeros((3, 8, 8)), seed=1).shape
+        torch.Size([3, 8, 8])
+    """
+    pixels, rng = _pixels(images), np.random.default_rng(seed)
+    most = np.array([TURN, SHEAR, LOG_SCALE, 2 * SHIFT, 2 * SHIFT])
+    turn, shear, log_scale, *shift = torch.from_numpy(
+        rng.uniform(-most, most, (len(pixels), len(most))).astype(np.float32)
+    ).unbind(1)
+    return _moved(pixels, turn, shear, log_scale.exp(), shift).reshape(as_numbers(images).shape)
 
 
 def _pixels(images: ArrayLike | Tensor) -> Tensor:
@@ -100,13 +125,27 @@ def _pixels(images: ArrayLike | Tensor) -> Tensor:
     return (pixels if pixels.ndim == 4 else pixels.unsqueeze(1)).float() / scale
 
 
-def _moved(pixels: Tensor, matrix: list[list[float]]) -> Tensor:
-    theta = torch.tensor(matrix, device=pixels.device)
-    parts = pixels.split(AT_ONCE)
-    grids = (affine_grid(theta.expand(len(p), 2, 3), list(p.shape), False) for p in parts)
-    return torch.cat(
-        [grid_sample(p, g, align_corners=False) for p, g in zip(parts, grids, strict=True)]
-    )
+def _moved(
+    pixels: Tensor,
+    turn: Tensor,
+    shear: Tensor,
+    scale: Tensor | float = 1.0,
+    shift: Sequence[Tensor | float] = (0.0, 0.0),
+) -> Tensor:
+    """Images ``[N, C, H, W]`` by maps of which there are one or N."""
+    across, down = shift
+    first = [turn.cos(), shear * turn.cos() - turn.sin(), across + 0 * turn]
+    second = [turn.sin(), shear * turn.sin() + turn.cos(), down + 0 * turn]
+    theta = torch.stack([torch.stack(first, -1), torch.stack(second, -1)], 1)
+    theta[:, :, :2] *= torch.as_tensor(scale).reshape(-1, 1, 1)
+    theta = theta.to(pixels).expand(len(pixels), 2, 3)
+
+    def part(images: Tensor, maps: Tensor) -> Tensor:
+        grid = affine_grid(maps, list(images.shape), align_corners=False)
+        return grid_sample(images, grid, align_corners=False)
+
+    parts = zip(pixels.split(AT_ONCE), theta.split(AT_ONCE), strict=True)
+    return torch.cat([part(images, maps) for images, maps in parts])
 
 
 def _described(pixels: Tensor) -> Tensor:

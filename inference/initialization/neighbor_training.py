@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -14,6 +14,7 @@ from torch import Tensor
 from guides import FacetGuide
 from inference.checkpoints.periodic import Checkpoints
 from inference.initialization.graph import NeighborGraph
+from inference.randomness import derive_seed
 from inference.runner import SVIRunner
 from ppl_models.distributions import CERTAIN
 from ppl_models.given.checks import check_count, check_kind
@@ -34,6 +35,8 @@ def fit_neighbors(
     epochs: int,
     every: int = 5,
     learn_strength: bool = True,
+    hard: bool = False,
+    augment: Callable[[Any, int], Any] | None = None,
     checkpoints: Checkpoints | None = None,
     **fit_options: Any,
 ) -> SVIRunner:
@@ -57,6 +60,12 @@ def fit_neighbors(
     :param graph: of the only facet that can have one, or graphs by facet.
     :param learn_strength: whether the strength becomes that with the highest pseudo-likelihood of
         the clusters, each time they are computed.
+    :param hard: whether each datum's most probable cluster is given as a known one, instead of what
+        neighbors say: a guide with a ``label_weight`` of about 10 then learns to tell clusters as
+        its neighbors would. The history's ``elbo`` bounds log p(x, clusters).
+    :param augment: from ``x`` and a seed to other forms of the same data, such as moved images
+        (:func:`random_affine`), which are trained on with their data's clusters; drawn anew each
+        time that clusters are computed.
     :param checkpoints: each call of ``fit`` has a folder of its own in theirs, and keeps as many
         as they say.
     :param fit_options: for :meth:`~inference.runner.SVIRunner.fit`, such as ``batch_size`` and
@@ -83,10 +92,12 @@ def fit_neighbors(
     number = len(runner.guide.observed(x, {}))
     graphs = _by_facet(runner.guide, graph, number)
     sizes = runner.model.neighborly
-    none = {name: np.zeros((number, sizes[name])) for name in graphs}
-    runner.plan(x, epochs, **fit_options, neighbors=none)  # refuses what does not fit
+    give = _known_clusters if hard else _neighbors
+    even = {name: np.full((number, sizes[name]), 1 / sizes[name]) for name in graphs}
+    given = {**fit_options, **give(graphs, even, fit_options.get("label"))}
+    runner.plan(x, epochs, **given)  # refuses what does not fit
     try:
-        runner.plan(x, min(every, epochs), **fit_options, neighbors=none)
+        runner.plan(x, min(every, epochs), **given)
     except ValueError as error:
         raise ValueError(
             f"{error}\n  - a larger every: the schedule has to fit the first {every} epochs, which "
@@ -103,9 +114,10 @@ def fit_neighbors(
     kept = [None if checkpoints is None else checkpoints.part(f"after-{n:06d}") for n in starts]
     for start, part in zip(starts, kept, strict=True):
         alone = _log_alone(runner.guide, x, fit_options.get("label"))
-        counts = _neighbors(runner.guide, alone, graphs, learn_strength)
-        how = {**fit_options, "neighbors": counts, "checkpoints": part}
-        runner.fit(x, min(every, epochs - start), **how)
+        found = _posteriors(runner.guide, alone, graphs, learn_strength)
+        how = {**fit_options, **give(graphs, found, fit_options.get("label"))}
+        forms = x if augment is None else augment(x, derive_seed(runner.seed, start))
+        runner.fit(forms, min(every, epochs - start), checkpoints=part, **how)
         if runner.should_stop:
             break
     return runner
@@ -177,25 +189,40 @@ def likeliest_strength(graph: NeighborGraph, q: np.ndarray, log_weights: np.ndar
     return float(minimize_scalar(minus_log_likelihood, bounds=bounds, method="bounded").x)
 
 
-def _neighbors(
+def _posteriors(
     guide: FacetGuide,
     alone: Mapping[str, np.ndarray],
     graphs: Mapping[str, NeighborGraph],
     learn_strength: bool,
 ) -> dict[str, np.ndarray]:
-    """How much of each datum's neighbors is in each cluster under the posterior of all.
+    """Probabilities of the clusters ``[N, K]`` under the posterior of all.
 
     :param alone: log-probabilities without neighbors ``[N, K]`` by facet.
     """
-    counts = {}
+    found = {}
     for name, graph in graphs.items():
         prior = _prior(guide, name)
         if learn_strength:
             q = mean_field(alone[name], graph, prior.strength.item())
             log_weights = prior.component().log_probs.detach().double().cpu().numpy()
             prior.strength.fill_(likeliest_strength(graph, q, log_weights))
-        counts[name] = graph.counts(mean_field(alone[name], graph, prior.strength.item()))
-    return counts
+        found[name] = mean_field(alone[name], graph, prior.strength.item())
+    return found
+
+
+def _neighbors(
+    graphs: Mapping[str, NeighborGraph], q: Mapping[str, np.ndarray], label: Any
+) -> dict[str, Any]:
+    """How much of each datum's neighbors is in each cluster, for ``fit``."""
+    return {"neighbors": {name: graph.counts(q[name]) for name, graph in graphs.items()}}
+
+
+def _known_clusters(
+    graphs: Mapping[str, NeighborGraph], q: Mapping[str, np.ndarray], label: Any
+) -> dict[str, Any]:
+    """The most probable clusters as labels, for ``fit``, beside those of facets without a graph."""
+    others = label if isinstance(label, Mapping) else {}
+    return {"label": {**others, **{name: q[name].argmax(1) for name in graphs}}}
 
 
 def _log_alone(
