@@ -64,8 +64,8 @@ def fit_neighbors(
         neighbors say: a guide with a ``label_weight`` of about 10 then learns to tell clusters as
         its neighbors would. The history's ``elbo`` bounds log p(x, clusters).
     :param augment: from ``x`` and a seed to other forms of the same data, such as moved images
-        (:func:`random_affine`), which are trained on with their data's clusters; drawn anew each
-        time that clusters are computed.
+        (:func:`random_affine`), which are trained on with their data's clusters; drawn anew for
+        each epoch, which is a call of ``fit``.
     :param checkpoints: each call of ``fit`` has a folder of its own in theirs, and keeps as many
         as they say.
     :param fit_options: for :meth:`~inference.runner.SVIRunner.fit`, such as ``batch_size`` and
@@ -92,32 +92,33 @@ def fit_neighbors(
     number = len(runner.guide.observed(x, {}))
     graphs = _by_facet(runner.guide, graph, number)
     sizes = runner.model.neighborly
+    starts = range(0, epochs, every if augment is None else 1)
     give = _known_clusters if hard else _neighbors
     even = {name: np.full((number, sizes[name]), 1 / sizes[name]) for name in graphs}
     given = {**fit_options, **give(graphs, even, fit_options.get("label"))}
     runner.plan(x, epochs, **given)  # refuses what does not fit
     try:
-        runner.plan(x, min(every, epochs), **given)
+        runner.plan(x, min(starts.step, epochs), **given)
     except ValueError as error:
         raise ValueError(
-            f"{error}\n  - a larger every: the schedule has to fit the first {every} epochs, which "
-            "are a call of fit"
+            f"{error}\n  - a larger every: the schedule has to fit the first {starts.step} epochs, "
+            "which are a call of fit"
         ) from error
     if not learn_strength and (weak := [n for n in graphs if not _prior(runner.guide, n).strength]):
         raise ValueError(
             f"with a strength of 0 the neighbors of {weak[0]!r} say nothing: leave learn_strength "
             "out, or give NeighborMixture(..., strength=1.0)"
         )
-    starts = range(0, epochs, every)
     if checkpoints is not None:
         check_kind("checkpoints", checkpoints, Checkpoints, "such as Checkpoints('folder')")
     kept = [None if checkpoints is None else checkpoints.part(f"after-{n:06d}") for n in starts]
     for start, part in zip(starts, kept, strict=True):
-        alone = _log_alone(runner.guide, x, fit_options.get("label"))
-        found = _posteriors(runner.guide, alone, graphs, learn_strength)
-        how = {**fit_options, **give(graphs, found, fit_options.get("label"))}
-        forms = x if augment is None else augment(x, derive_seed(runner.seed, start))
-        runner.fit(forms, min(every, epochs - start), checkpoints=part, **how)
+        if start % every == 0:
+            alone = _log_alone(runner.guide, x, fit_options.get("label"))
+            found = _posteriors(runner.guide, alone, graphs, learn_strength)
+            given = {**fit_options, **give(graphs, found, fit_options.get("label"))}
+        forms = x if augment is None else augment(x, derive_seed(runner.seed, runner.epoch))
+        runner.fit(forms, min(starts.step, epochs - start), checkpoints=part, **given)
         if runner.should_stop:
             break
     return runner

@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 import pyro
 
-from facetvae.datasets import DATASETS, Dataset
+from facetvae.datasets import Dataset
 from guides import VaDEGuide
 from inference import (
     NeighborGraph,
@@ -41,15 +41,17 @@ from inference import (
     cluster_posterior,
     fit_mixtures,
     fit_neighbors,
-    image_graph,
     image_variants,
     oriented_gradients,
     random_affine,
 )
 from inference.metrics import cluster_accuracy, probe_accuracy
 from inference.randomness import seeded
+from lab.protocols.datasets import DATASETS
+from lab.protocols.neighbors import ENOUGH_PIXELS, graph_of
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder, NeighborMixture
 
+NAMES = ("mnist", "fashion-mnist", "digits", "color-digits")
 COMPONENTS, STYLE_DIM, DIGIT_DIM = 25, 5, 10
 # As in the code of MFCVAE's authors: the style facet tells less of the digit.
 DECODER: dict[str, Any] = {"merge": "gated_add", "layers_after_merge": 1}
@@ -57,13 +59,13 @@ DECODER: dict[str, Any] = {"merge": "gated_add", "layers_after_merge": 1}
 SCALE = 0.05
 FIRST_RATE, RATE = 2e-3, 5e-4
 USE = ("kl_", "mutual_information_")
-# Of log q(c given x) of known clusters, and epochs after which these are found again, if learned.
-LABEL_WEIGHT, EVERY = 10.0, 2
+# Of log q(c given x) of known clusters, if these are learned.
+LABEL_WEIGHT = 10.0
 
 
-def the_only(labels: Mapping[str, np.ndarray]) -> np.ndarray:
-    (found,) = labels.values()
-    return found
+def told_by(labels: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The digit, or the only label."""
+    return labels["digit"] if "digit" in labels else next(iter(labels.values()))
 
 
 class Watch:
@@ -83,7 +85,7 @@ class Watch:
     def look(self, epoch: int, **more: float) -> None:
         found = {
             f"accuracy_{split}": cluster_accuracy(
-                the_only(getattr(self.data, f"{split}_labels")),
+                told_by(getattr(self.data, f"{split}_labels")),
                 self.guide.predict(getattr(self.data, split))["digit"],
             )
             for split in ("train", "test")
@@ -102,12 +104,14 @@ def with_neighbors(
     first, *others = forms_of(watch.data.test)
     counts = near.counts_for(first, q, others)
     told = watch.guide.predict(watch.data.test, neighbors={"digit": counts})["digit"]
-    return cluster_accuracy(the_only(watch.data.test_labels), told)
+    return cluster_accuracy(told_by(watch.data.test_labels), told)
 
 
 def gradients(data: Dataset, x: np.ndarray) -> list[Any]:
-    """What the graph of images is made from: each image and its variants."""
+    """What the graph is made from: gradients of each image and of its variants, or pixels."""
     images = x.reshape(-1, *data.image_shape)
+    if images.shape[-1] < ENOUGH_PIXELS:
+        return [x]
     return [oriented_gradients(each) for each in (images, *image_variants(images))]
 
 
@@ -127,7 +131,7 @@ def read_style(watch: Watch, seed: int) -> float:
             watch.guide.posterior(x)["style"].sample().cpu().numpy()
             for x in (watch.data.train, watch.data.test)
         ]
-    label, tested = the_only(watch.data.train_labels), the_only(watch.data.test_labels)
+    label, tested = told_by(watch.data.train_labels), told_by(watch.data.test_labels)
     return probe_accuracy(z[0], label, z[1], tested, seed)
 
 
@@ -146,7 +150,7 @@ def train(data: Dataset, args: argparse.Namespace) -> dict[str, Any]:
     model = MFCVAE(data.train.shape[1:], facets, network=MLPLadder(**DECODER))
     guide = VaDEGuide(model, label_weight=LABEL_WEIGHT * (args.way == "learned"))
     watch = Watch(data, guide, args.out)
-    graph = image_graph(data.train.reshape(-1, *data.image_shape), seed=args.seed)
+    graph = graph_of(data, args.seed)
     clusters = graph.clusters(COMPONENTS, args.seed)
     fit_mixtures(guide, data.train, seed=args.seed, facets=["style"])
     how = {"batch_size": args.batch_size, "progress": False, "log_every": args.every}
@@ -158,14 +162,14 @@ def train(data: Dataset, args: argparse.Namespace) -> dict[str, Any]:
     watch.look(0, **told(first))
     watch.go_on()
     runner = runs(lr=RATE, seed=args.seed + 1)
-    go_on = WAYS[args.way](data, graph)
+    go_on = WAYS[args.way](data, graph, args.every)
     while runner.epoch < args.epochs:
-        go_on(runner, data.train, epochs=args.every, **how)
+        go_on(runner, data.train, **how)
         watch.stand()
         strength = model.mixtures["digit"].strength.item()
         watch.look(runner.epoch, strength=strength, **told(runner))
         watch.go_on()
-    labels = the_only(data.train_labels)
+    labels = told_by(data.train_labels)
     q = cluster_posterior(guide, data.train, graph, "digit")
     own = partial(own_latents, guide)
     scores: dict[str, Any] = {
@@ -178,12 +182,12 @@ def train(data: Dataset, args: argparse.Namespace) -> dict[str, Any]:
     return scores | {"first": watch.measured[0], "last": watch.measured[-1]}
 
 
-# How training goes on, from the images and their graph.
-WAYS: dict[str, Callable[[Dataset, NeighborGraph], Callable[..., Any]]] = {
-    "held": lambda data, graph: partial(fit_neighbors, graph=graph),
-    "let_go": lambda data, graph: SVIRunner.fit,
-    "learned": lambda data, graph: partial(
-        fit_neighbors, graph=graph, every=EVERY, hard=True, augment=partial(moved, data)
+# How training goes on for some epochs, from the images and their graph.
+WAYS: dict[str, Callable[[Dataset, NeighborGraph, int], Callable[..., Any]]] = {
+    "held": lambda data, graph, n: partial(fit_neighbors, graph=graph, epochs=n, every=n),
+    "let_go": lambda data, graph, n: partial(SVIRunner.fit, epochs=n),
+    "learned": lambda data, graph, n: partial(
+        fit_neighbors, graph=graph, epochs=n, every=n, hard=True, augment=partial(moved, data)
     ),
 }
 
@@ -206,7 +210,7 @@ def main(argv: list[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data-root", type=Path)
-    parser.add_argument("--dataset", choices=("mnist", "fashion-mnist"), default="mnist")
+    parser.add_argument("--dataset", choices=NAMES, default="mnist")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first-epochs", type=int, default=8, help="with known clusters")
     parser.add_argument(

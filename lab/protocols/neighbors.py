@@ -21,10 +21,12 @@ __all__ = ["graph_of", "known_start"]
 ENOUGH_PIXELS = 16
 
 
-def graph_of(data: Dataset) -> NeighborGraph:
+def graph_of(data: Dataset, seed: int = 0) -> NeighborGraph:
     """Of pixels, or of gradients where there are enough of them."""
     images = data.train.reshape(-1, *data.image_shape)
-    return image_graph(images) if images.shape[-1] >= ENOUGH_PIXELS else NeighborGraph(data.train)
+    if images.shape[-1] >= ENOUGH_PIXELS:
+        return image_graph(images, seed=seed)
+    return NeighborGraph(data.train, seed=seed)
 
 
 def known_start(
