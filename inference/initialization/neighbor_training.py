@@ -89,6 +89,8 @@ def fit_neighbors(
     check_kind("runner", runner, SVIRunner, "an SVIRunner")
     check_count("epochs", epochs)
     check_count("every", every)
+    if augment is not None:
+        check_kind("augment", augment, cast(type, Callable), "a function of the data and a seed")
     number = len(runner.guide.observed(x, {}))
     graphs = _by_facet(runner.guide, graph, number)
     sizes = runner.model.neighborly
@@ -117,11 +119,20 @@ def fit_neighbors(
             alone = _log_alone(runner.guide, x, fit_options.get("label"))
             found = _posteriors(runner.guide, alone, graphs, learn_strength)
             given = {**fit_options, **give(graphs, found, fit_options.get("label"))}
-        forms = x if augment is None else augment(x, derive_seed(runner.seed, runner.epoch))
+        forms = x if augment is None else _forms(augment, x, number, runner)
         runner.fit(forms, min(starts.step, epochs - start), checkpoints=part, **given)
         if runner.should_stop:
             break
     return runner
+
+
+def _forms(
+    augment: Callable[[Any, int], Any], x: ArrayLike | Tensor, number: int, runner: SVIRunner
+) -> Any:
+    forms = augment(x, derive_seed(runner.seed, runner.epoch))
+    if len(forms) != number:
+        raise ValueError(f"augment gives {len(forms)} data for {number}: give one form of each")
+    return forms
 
 
 def cluster_posterior(

@@ -58,7 +58,7 @@ DECODER: dict[str, Any] = {"merge": "gated_add", "layers_after_merge": 1}
 # The digit facet's components begin far apart: that is how it learns known clusters in few epochs.
 SCALE = 0.05
 FIRST_RATE, RATE = 2e-3, 5e-4
-USE = ("kl_", "mutual_information_")
+USE = ("elbo", "objective", "kl_", "mutual_information_")
 # Of log q(c given x) of known clusters, if these are learned.
 LABEL_WEIGHT = 10.0
 
@@ -136,9 +136,9 @@ def read_style(watch: Watch, seed: int) -> float:
 
 
 def told(runner: SVIRunner) -> dict[str, float]:
-    """The ELBO in training, and how much each facet is used, in nats per datum."""
+    """The objective in training, and how much each facet is used, in nats per datum."""
     record = runner.history[-1]
-    return {name: record[name] for name in record if name == "elbo" or name.startswith(USE)}
+    return {name: value for name, value in record.items() if name.startswith(USE)}
 
 
 def train(data: Dataset, args: argparse.Namespace) -> dict[str, Any]:

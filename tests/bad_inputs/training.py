@@ -45,6 +45,7 @@ from inference import (
     neighbor_start,
     oriented_gradients,
     plain_programs,
+    random_affine,
     standard_normal_priors,
     warm_start,
 )
@@ -413,6 +414,7 @@ RUNS = {
         ("shape: x", lambda: oriented_gradients(X), r"\[N, H, W\] or \[N, C, H, W\] is needed"),
     ],
     "image_variants": [("shape: x", lambda: list(image_variants(X)), "reshape rows of pixels")],
+    "random_affine": [("shape: x", lambda: random_affine(X), "reshape rows of pixels")],
     "fit_neighbors": [
         ("type: runner", fit_near(guide), "must be an SVIRunner"),
         ("type: graph", fit_near(by=lambda: X), "a NeighborGraph"),
@@ -432,6 +434,8 @@ RUNS = {
         ("type: checkpoints", fit_near(checkpoints="folder"), "checkpoints must be such as"),
         ("unknown: facet", fit_near(by=lambda: {"hue": graph()}), "facet 'hue' takes no neighbors"),
         ("shape: x", fit_near(x=X[:4]), "joins 5 data, but x has 4"),
+        ("type: augment", fit_near(augment=X), "augment must be a function"),
+        ("shape: augment", fit_near(augment=lambda x, seed: x[:4]), "augment gives 4 data for 5"),
     ],
     "cluster_posterior": [
         (

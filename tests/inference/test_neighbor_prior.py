@@ -29,7 +29,9 @@ from inference import (
     image_variants,
     neighbor_clusters,
     oriented_gradients,
+    random_affine,
 )
+from inference.initialization import image_features
 from inference.initialization.neighbor_training import likeliest_strength, mean_field
 from ppl_models import (
     MFCVAE,
@@ -236,6 +238,49 @@ def test_neighbors_tell_what_a_datum_does_not() -> None:
     np.testing.assert_allclose(beside, new, atol=1e-4, err_msg="whatever rows come together")
 
 
+def test_an_encoder_learns_clusters_as_neighbors_tell_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the columns are noise that other forms of a datum draw anew. What is trained on are
+    these forms, with the most probable cluster of each datum given its neighbors.
+    """
+    rng = np.random.default_rng(0)
+    label = rng.integers(2, size=300)
+    place = label[:, None] * 4 + rng.normal(size=(300, 2))
+    x = np.hstack([label[:, None] * 3 - 1.5 + rng.normal(size=(300, 1)), rng.normal(size=(300, 5))])
+    graph = NeighborGraph(place)
+    pyro.set_rng_seed(0)
+    facets = {
+        "other": GaussianMixture(2, 1),
+        "group": NeighborMixture(GaussianMixture(2, 2, scale=0.5)),
+    }
+    model = MFCVAE((6,), facets, Normal(1.0), SharedMLP((32,)))
+    runner = SVIRunner(model, VaDEGuide(model, label_weight=10.0), lr=5e-3, seed=4)
+    how = {"batch_size": 50, "progress": False, "log_every": 10}
+    runner.fit(x, 5, label={"group": graph.clusters(2)}, **how)
+    seen, fit = [], SVIRunner.fit
+
+    def watched(self: SVIRunner, x: np.ndarray, epochs: int, **given: object) -> SVIRunner:
+        seen.append((x, epochs, given["label"]))
+        return fit(self, x, epochs, **given)
+
+    def forms(x: np.ndarray, seed: int) -> np.ndarray:
+        drawn = np.random.default_rng(seed).normal(size=(len(x), 5))
+        return np.hstack([x[:, :1], drawn])
+
+    monkeypatch.setattr(SVIRunner, "fit", watched)
+    known = {"other": np.where(np.arange(300) < 9, label, -1)}
+    fit_neighbors(runner, x, graph, 6, every=3, hard=True, augment=forms, label=known, **how)
+    assert [epochs for _, epochs, _ in seen] == [1] * 6
+    assert len({each[0, 1] for each, _, _ in seen}) == 6, "another form each time"
+    for each, _, given in seen:
+        np.testing.assert_array_equal(each[:, 0], x[:, 0])
+        np.testing.assert_array_equal(given["other"], known["other"])
+    first, last = seen[0][2]["group"], seen[-1][2]["group"]
+    assert seen[2][2]["group"] is first is not last is seen[3][2]["group"]
+    assert accuracy(label, last) > 0.97, "neighbors tell more than the datum does"
+    # The Bayes rule of the datum alone is right in Phi(1.5) = 93 %.
+    assert accuracy(label, runner.guide.predict(x)["group"]) > 0.88
+
+
 def test_known_clusters_count_among_neighbors() -> None:
     """Data that tell nothing of their group, half of which are known, beside others of theirs."""
     rng = np.random.default_rng(0)
@@ -322,6 +367,39 @@ def test_turned_images_are_neighbors() -> None:
     assert [tuple(each.shape) for each in image_variants(images)] == [(36, 1, 16, 16)] * 4
 
 
+@pytest.mark.parametrize(
+    ("only", "low", "high"),
+    [("SHIFT", 0.0, 0.07), ("LOG_SCALE", np.exp(-0.15), np.exp(0.15)), ("TURN", -0.2, 0.2)],
+)
+def test_images_are_moved_each_by_its_own_map(
+    only: str, low: float, high: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By moments of an ellipse: its mean moves, its size or its angle changes, uniformly within
+    what is allowed, and nothing else does; 400 draws come near to both ends.
+    """
+    for name in {"SHIFT", "LOG_SCALE", "TURN", "SHEAR"} - {only}:
+        monkeypatch.setattr(image_features, name, 0.0)
+    side = 32
+    y, x = np.meshgrid(*[(np.arange(side) + 0.5) / side - 0.5] * 2, indexing="ij")
+    image = np.exp(-((x / 0.15) ** 2) / 2 - ((y / 0.06) ** 2) / 2).astype(np.float32)
+    moved = random_affine(np.tile(image, (400, 1, 1)), seed=3).numpy()
+    weight = moved / moved.sum((1, 2), keepdims=True)
+    mean = np.stack([(weight * x).sum((1, 2)), (weight * y).sum((1, 2))], 1)
+    across, down = x - mean[:, :1, None], y - mean[:, 1:, None]
+    xx, xy, yy = ((weight * each).sum((1, 2)) for each in (across**2, across * down, down**2))
+    size = ((xx * yy - xy**2) / (0.15 * 0.06) ** 2) ** 0.25
+    measured = {"SHIFT": abs(mean), "LOG_SCALE": size, "TURN": np.arctan2(2 * xy, xx - yy) / 2}
+    for name, values in measured.items():
+        if name == only:
+            margin = 0.05 * (high - low)
+            assert low - margin < values.min() < low + margin
+            assert high - margin < values.max() < high + margin
+        else:
+            assert np.ptp(values) < 0.03, name
+    again = random_affine(torch.as_tensor(image).expand(400, side, side), seed=3)
+    np.testing.assert_array_equal(again, moved)
+
+
 def test_oriented_gradients_are_what_they_say() -> None:
     """Pixel by pixel, by the definition: shares of eight directions, blurred, their roots."""
     image = np.random.default_rng(0).random((6, 9))
@@ -392,7 +470,10 @@ def test_each_facet_has_its_own_graph() -> None:
         np.testing.assert_array_equal(proba, side_by_side[name])
 
 
-def test_training_with_neighbors_goes_on_after_a_stop(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "options", [{}, {"hard": True, "augment": lambda x, seed: x * (0.8 + 0.2 * (seed % 2))}]
+)
+def test_training_with_neighbors_goes_on_after_a_stop(options: dict, tmp_path: Path) -> None:
     """Stopped in the second of three parts, it ends bit for bit as a run that was not."""
 
     class Stop(Exception):
@@ -407,7 +488,7 @@ def test_training_with_neighbors_goes_on_after_a_stop(tmp_path: Path) -> None:
         model = VaDE((2,), NeighborMixture(GaussianMixture(2, 2)), network=SharedMLP((8,)))
         runner = SVIRunner(model, VaDEGuide(model), seed=0)
         x = moons()[0] / 4 + 0.5
-        how = {"every": 2, "batch_size": 100, "progress": False, "log_every": 1}
+        how = {"every": 2, "batch_size": 100, "progress": False, "log_every": 1, **options}
         kept = Checkpoints(tmp_path / "kept", resume=True) if callbacks else None
         return fit_neighbors(
             runner, x, NeighborGraph(x), 6, checkpoints=kept, callbacks=callbacks, **how

@@ -444,22 +444,19 @@ def test_clustpy_finds_what_it_is_told_to() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::inference.schedules.AbruptFadeInWarning")
-@pytest.mark.parametrize("without", [False, True])
-def test_accuracy_is_followed_with_neighbors_and_without(
-    without: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("way", neighbor_prior.WAYS)
+def test_accuracy_is_followed_with_neighbors_and_without(way: str, tmp_path: Path) -> None:
     data = digits()
     labels = {"digit": data.train_labels["digit"][:200]}
     few = replace(data, train=data.train[:200], train_labels=labels)
-    monkeypatch.setattr(neighbor_prior, "probe_facets", lambda *_: {})
-    how = argparse.Namespace(
-        seed=0, first_epochs=2, fade_steps=1, epochs=2, every=1, without=without, out=tmp_path
-    )
+    sizes = {"first_epochs": 2, "fade_steps": 1, "epochs": 2, "every": 1, "batch_size": 100}
+    how = argparse.Namespace(seed=0, way=way, device=None, out=tmp_path, **sizes)
     scores = neighbor_prior.train(few, how)
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == [0, 1, 2]
     assert scores["first"]["seconds"] < scores["last"]["seconds"]
     assert 0.1 < scores["test_with_neighbors"] <= 1
+    assert 0.1 < scores["test_with_own"] <= 1
     assert scores["graph"] > 0.7
 
 
