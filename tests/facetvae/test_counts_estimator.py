@@ -17,7 +17,7 @@ from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from facetvae.estimators import MultiFacetClustering
 from facetvae.estimators.counts import Centered, counts_view, logarithms
 from facetvae.estimators.facets import number_of_facets
-from lab.benchmarks import sparse_counts, sparse_memory
+from lab.benchmarks import sparse_counts
 from ppl_models import (
     Bernoulli,
     DirichletMultinomial,
@@ -264,11 +264,3 @@ def test_every_method_is_scored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert "ours, batches given" not in first["scores"]
     for scores in (first["scores"], second["scores"]):
         assert all(0 <= each["first"] <= 1 for each in scores.values())
-
-
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="a file of Linux")
-def test_memory_is_measured() -> None:
-    found = sparse_memory.measure(2000, 100, steps=2, predicted=500)
-    assert found["matrix_mib"] == pytest.approx(2000 * 50 * 8 / 2**20, rel=0.02)
-    assert found["predicted_rows"] == 500
-    assert found["pass_seconds"] == pytest.approx(4 * found["step_seconds"])
