@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         warm_start,
     )
     from inference.initialization.neighbor_training import cluster_posterior, fit_neighbors
-    from inference.initialization.neighbors import neighbor_clusters, neighbor_start
+    from inference.initialization.neighbors import neighbor_clusters
     from inference.initialization.networks import data_dependent_start
     from inference.objectives import (
         GuideEnum_ELBO,
@@ -77,7 +77,6 @@ __all__ = [
     "learn_to_encode",
     "mutual_information",
     "neighbor_clusters",
-    "neighbor_start",
     "oriented_gradients",
     "plain_programs",
     "random_affine",

@@ -7,7 +7,7 @@ from inference.initialization.mixtures import (
     standard_normal_priors,
     warm_start,
 )
-from inference.initialization.neighbors import neighbor_clusters, neighbor_start
+from inference.initialization.neighbors import neighbor_clusters
 from inference.initialization.networks import data_dependent_start
 
 __all__ = [
@@ -17,7 +17,6 @@ __all__ = [
     "infer_tables",
     "learn_to_encode",
     "neighbor_clusters",
-    "neighbor_start",
     "standard_normal_priors",
     "warm_start",
 ]

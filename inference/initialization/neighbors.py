@@ -1,9 +1,6 @@
-"""Clusters of neighboring data, found before training, and training that starts from them."""
+"""Clusters of neighboring data, found before training."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,14 +9,11 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from inference.initialization.graph import centered_rows, neighbor_weights, principal_components
-from inference.initialization.mixtures import chosen_mixtures, fit_mixtures
 from inference.initialization.spectral import leading_eigenvectors, spectral_clusters
-from inference.runner import SVIRunner
 from ppl_models.given.arrays import as_numbers
-from ppl_models.given.checks import check_count, check_kind, check_size
-from ppl_models.given.sparse import SparseRows
+from ppl_models.given.checks import check_size
 
-__all__ = ["neighbor_clusters", "neighbor_start"]
+__all__ = ["neighbor_clusters"]
 
 # Most principal components in which neighbors are found.
 DIM = 50
@@ -41,8 +35,9 @@ def neighbor_clusters(
 
     A network learns late that distant data belong together if others lie between them; the graph
     has this information from the start. So these clusters can serve as a facet's starting point:
-    given as ``label=`` to ``fit``, with a guide whose ``label_weight`` is above 0, encoder and
-    decoder learn them within a few passes over the data.
+    given as ``label=`` to :func:`fit_mixtures` and ``fit``, with a guide whose ``label_weight`` is
+    about 30, encoder and decoder learn them within a few passes over the data. Train on without
+    labels to release them: the model may then find clusters that agree less with them.
 
     Neighbors are found in at most 50 principal components. The weight of an edge falls with its
     length, relative to the distances of both ends from their last neighbors (Zelnik-Manor and
@@ -96,76 +91,6 @@ def neighbor_clusters(
     clusters = np.full(len(data), -1)
     clusters[looked_at] = spectral_clusters(affinity, num_clusters, seed)[copy_of]
     return clusters
-
-
-def neighbor_start(
-    runner: SVIRunner,
-    x: ArrayLike | Tensor,
-    epochs: int,
-    facet: str | None = None,
-    num_neighbors: int = 10,
-    seed: int = 0,
-    label: Mapping[str, Any] | None = None,
-    **fit_options: Any,
-) -> SVIRunner:
-    """Train with clusters of neighboring data as the known clusters of one facet.
-
-    The clusters are found before any training (:func:`neighbor_clusters`). Every mixture is fitted
-    to the untrained encoder's latents, that facet's by its clusters, and the guide learns the
-    clusters with its ``label_weight``. To release them, train on without labels: the model may then
-    find clusters that agree less with them. While they are used, the history's ``elbo`` bounds log
-    p(x, clusters), which lies below log p(x).
-
-    :param runner: the runner to train; its guide must be a :class:`~guides.VaDEGuide` with a
-        ``label_weight`` above 0. With a weight of the order of 10, the encoder learns the clusters
-        within a few epochs.
-    :param x: complete data ``[N, *x_shape]``, with entries on one scale.
-    :param facet: the facet that gets the clusters; by default the deepest one with a mixture.
-    :param num_neighbors: of each datum.
-    :param seed: of the clusters and the mixtures' fits.
-    :param label: known clusters of other facets, by name: integers ``[N]``, -1 where unknown.
-    :param fit_options: for :meth:`~inference.runner.SVIRunner.fit`, such as ``batch_size``.
-    :returns: the runner.
-    :raises ValueError: before training, if an argument does not fit.
-
-    Example:
-        >>> import numpy as np
-        >>> from guides import VaDEGuide
-        >>> from inference import SVIRunner, neighbor_start
-        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
-        >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
-        >>> runner = SVIRunner(model, VaDEGuide(model, label_weight=30))
-        >>> x = np.random.default_rng(0).random((20, 6))
-        >>> neighbor_start(runner, x, epochs=2, num_neighbors=5, progress=False).epoch
-        2
-    """
-    check_kind("runner", runner, SVIRunner, "an SVIRunner")
-    check_count("epochs", epochs)
-    guide, known = runner.guide, dict(label or {})
-    mixtures = chosen_mixtures(guide.model, None if facet is None else [facet])
-    if not mixtures:
-        raise ValueError(
-            f"none of the facets {list(guide.model.priors)} has a mixture: clusters need one"
-        )
-    name, prior = list(mixtures.items())[-1]
-    if name in known:
-        raise ValueError(
-            f"label has clusters of facet {name!r}, which is to learn the neighbors' clusters: "
-            "give only one of them"
-        )
-    if not getattr(guide, "label_weight", 0) or "label" not in guide.accepts:
-        raise ValueError(
-            f"{type(guide).__name__} would not learn clusters that it is given: use a VaDEGuide "
-            "with a label_weight above 0, such as VaDEGuide(model, label_weight=30)"
-        )
-    rows = guide.observed(x, {}).x
-    if isinstance(rows, SparseRows):
-        raise ValueError("x is sparse, but distances need dense rows: give x.toarray()")
-    as_labels = {**known, name: np.full(len(rows), -1)}
-    runner.plan(x, epochs, label=as_labels, **fit_options)  # refuses what does not fit
-    known[name] = neighbor_clusters(rows, prior.num_components, num_neighbors, seed=seed)
-    fit_mixtures(guide, x, seed=seed, label=known)
-    return runner.fit(x, epochs, label=known, **fit_options)
 
 
 def _distinct(rows: np.ndarray, more_than: int) -> tuple[np.ndarray, np.ndarray]:

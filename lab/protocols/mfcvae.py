@@ -32,7 +32,6 @@ from inference import (
     data_dependent_start,
     fit_mixtures,
     fit_neighbors,
-    neighbor_start,
     warm_start,
 )
 from inference.run import Callback, Run
@@ -55,7 +54,7 @@ from lab.protocols.common import (
     start_mixtures,
     train_first,
 )
-from lab.protocols.neighbors import graph_of, known_start
+from lab.protocols.neighbors import graph_of, known_start, neighbor_start
 from ppl_models import (
     MFCVAE,
     Bernoulli,

@@ -227,12 +227,6 @@ def runner() -> SVIRunner:
     return SVIRunner(guide().model, guide())
 
 
-def taught(schedule: Any = None) -> SVIRunner:
-    """Whose guide learns clusters that it is given."""
-    model = facet()
-    return SVIRunner(model, VaDEGuide(model, label_weight=30), schedule=schedule)
-
-
 def fit(
     of: Callable[[], FacetGuide] = guide, x: Any = X, schedule: Any = None, **options: Any
 ) -> SVIRunner:

@@ -42,7 +42,6 @@ from inference import (
     learn_to_encode,
     mutual_information,
     neighbor_clusters,
-    neighbor_start,
     oriented_gradients,
     plain_programs,
     random_affine,
@@ -76,7 +75,6 @@ from tests.bad_inputs.shared import (
     one_facet,
     runner,
     tables,
-    taught,
     vae,
 )
 
@@ -443,24 +441,6 @@ RUNS = {
             lambda: cluster_posterior(guide(), X, graph()),
             "neighbors need a facet with a NeighborMixture",
         ),
-    ],
-    "neighbor_start": [
-        ("type: runner", lambda: neighbor_start(guide(), X, 1), "runner must be an SVIRunner, got"),
-        ("range: epochs", lambda: neighbor_start(runner(), X, 0), f"epochs {COUNT}, got 0"),
-        ("misfit: guide", lambda: neighbor_start(runner(), X, 1), "use a VaDEGuide with a"),
-        ("unknown: facet", lambda: neighbor_start(runner(), X, 1, "hue"), "unknown facet 'hue'"),
-        (
-            "misfit: no mixture",
-            lambda: neighbor_start(SVIRunner(vae().model, vae()), X, 1),
-            "none of the facets .* has a mixture",
-        ),
-        ("unknown: option", lambda: neighbor_start(taught(), X, 1, bach_size=9), "bach_size"),
-        (
-            "misfit: label",
-            lambda: neighbor_start(taught(), X, 1, label={"digit": [0] * len(X)}),
-            "give only one of them",
-        ),
-        ("misfit: run", lambda: neighbor_start(taught(WarmUp(99)), X, 1), "warm-up would end at"),
     ],
     "warm_start": [
         ("type: runner", lambda: warm_start(guide(), X, 1), "runner must be an SVIRunner, got"),

@@ -43,7 +43,6 @@ from inference import (
     kl_by_dimension,
     learn_to_encode,
     mutual_information,
-    neighbor_start,
     standard_normal_priors,
     warm_start,
 )
@@ -140,9 +139,6 @@ TRAINING: dict[str, Callable[[], Prepared]] = {
     "data_dependent_start": of_guide(lambda own: data_dependent_start(own, X)),
     "standard_normal_priors": of_guide(under_standard_normals),
     "warm_start": of_runner(lambda own: warm_start(own, X, restarts=1, **SIZES)),
-    "neighbor_start": of_runner(
-        lambda own: neighbor_start(own, X, facet="digit", num_neighbors=5, **SIZES)
-    ),
     "learn_to_encode": grouped(lambda own: learn_to_encode(own, 20, 2, progress=False)),
     "infer_tables": grouped(lambda own: infer_tables(own.model, X, GROUPS, 2, progress=False)),
 }

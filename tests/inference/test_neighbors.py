@@ -17,11 +17,10 @@ from sklearn.neighbors import NearestNeighbors
 from guides import VaDEGuide
 from inference import (
     NeighborGraph,
-    ProgressiveFadeIn,
     SVIRunner,
     elbo,
+    fit_mixtures,
     neighbor_clusters,
-    neighbor_start,
 )
 from inference.initialization.nearest import MANY, CellSearch, nearest_search
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder, Normal, VaDE
@@ -116,31 +115,13 @@ def start(label_weight: float, facets: tuple[str, ...] = ("style", "digit")) -> 
 
 
 @pytest.mark.filterwarnings("ignore::inference.runner.DeadFacetWarning")
-def test_the_guide_learns_the_clusters_of_its_deepest_facet() -> None:
+def test_the_guide_learns_a_facets_clusters() -> None:
     x, pattern = two_groupings()
-    runner = start(30.0)
-    assert neighbor_start(runner, x, 10, batch_size=50, progress=False) is runner
-    found = runner.guide.predict(x)
+    runner, known = start(30.0), {"digit": neighbor_clusters(x, 3)}
+    fit_mixtures(runner.guide, x, label=known)
+    found = runner.fit(x, 10, 50, progress=False, label=known).guide.predict(x)
     assert adjusted_rand_score(pattern, found["digit"]) == 1
     assert adjusted_rand_score(pattern, found["style"]) < 0.9  # which was taught nothing
-    assert runner.epoch == 10
-
-
-@pytest.mark.slow(1)
-@pytest.mark.filterwarnings("ignore::inference.runner.DeadFacetWarning")
-def test_another_facet_can_be_the_one() -> None:
-    x, pattern = two_groupings()
-    runner = neighbor_start(start(30.0), x, 10, facet="style", batch_size=50, progress=False)
-    assert adjusted_rand_score(pattern, runner.guide.predict(x)["style"]) == 1
-
-
-def test_a_schedule_lets_facets_in_meanwhile() -> None:
-    x, _ = two_groupings()
-    runner = start(30.0)
-    runner.schedule = ProgressiveFadeIn((2, 4), 8)
-    with pytest.warns(UserWarning, match="abrupt"):
-        neighbor_start(runner, x, 6, batch_size=100, progress=False)
-    np.testing.assert_array_equal(runner.model.gates, [1, 1])
 
 
 def test_the_elbo_is_without_the_lesson() -> None:
@@ -153,30 +134,6 @@ def test_the_elbo_is_without_the_lesson() -> None:
         pyro.set_rng_seed(1)
         values.append(elbo(runner.model, runner.guide, x, 5, label=label)[0])
     assert values[0] == values[1]
-
-
-def test_a_schedule_that_is_longer_than_the_run_leaves_the_mixtures_alone() -> None:
-    x, _ = two_groupings(50)
-    runner = start(30.0)
-    runner.schedule = ProgressiveFadeIn((2, 4), 4)
-    before = {name: value.clone() for name, value in runner.guide.state_dict().items()}
-    with pytest.raises(ValueError, match="the last phase"):
-        neighbor_start(runner, x, 2, batch_size=50)
-    for name, value in runner.guide.state_dict().items():
-        torch.testing.assert_close(value, before[name], rtol=0, atol=0)
-
-
-@pytest.mark.slow(1)
-@pytest.mark.filterwarnings("ignore::inference.runner.DeadFacetWarning")
-def test_other_facets_may_have_known_clusters_meanwhile() -> None:
-    x, pattern = two_groupings()
-    first = (pattern == 0).astype(int)
-    runner = neighbor_start(
-        start(30.0), x, 10, label={"style": first}, batch_size=50, progress=False
-    )
-    found = runner.guide.predict(x)
-    assert adjusted_rand_score(pattern, found["digit"]) == 1
-    assert (found["style"] == first).mean() > 0.9
 
 
 def test_one_hot_labels_teach_as_integers_do() -> None:
