@@ -198,6 +198,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         (usual,) = rows.first(np.flatnonzero(~self.outliers_))
         self._say("looks for facets")
         strategy = self._strategy(usual, names, labels is None)
+        self._say(f"finds {', '.join(strategy.names)}: {strategy.found_as}")
         known = known_labels(labels, strategy.names, len(x))
         self.outliers_ &= ~labeled_rows(known, len(x))
         _warn_of_outliers(self.outliers_, "all others", LOOK_AT_THEM, stacklevel=5)
