@@ -96,8 +96,9 @@ def fit_neighbors(
     sizes = runner.model.neighborly
     starts = range(0, epochs, every if augment is None else 1)
     give = _known_clusters if hard else _neighbors
+    known = _known(runner.guide, x, fit_options.get("label"))
     even = {name: np.full((number, sizes[name]), 1 / sizes[name]) for name in graphs}
-    given = {**fit_options, **give(graphs, even, fit_options.get("label"))}
+    given = {**fit_options, **give(graphs, even, known)}
     runner.plan(x, epochs, **given)  # refuses what does not fit
     try:
         runner.plan(x, min(starts.step, epochs), **given)
@@ -116,9 +117,9 @@ def fit_neighbors(
     kept = [None if checkpoints is None else checkpoints.part(f"after-{n:06d}") for n in starts]
     for start, part in zip(starts, kept, strict=True):
         if start % every == 0:
-            alone = _log_alone(runner.guide, x, fit_options.get("label"))
+            alone = _log_alone(runner.guide, x, known)
             found = _posteriors(runner.guide, alone, graphs, learn_strength)
-            given = {**fit_options, **give(graphs, found, fit_options.get("label"))}
+            given = {**fit_options, **give(graphs, found, known)}
         forms = x if augment is None else _forms(augment, x, number, runner)
         runner.fit(forms, min(starts.step, epochs - start), checkpoints=part, **given)
         if runner.should_stop:
@@ -161,7 +162,7 @@ def cluster_posterior(
     """
     given = graph if facet is None else {facet: graph}
     name = next(iter(_by_facet(guide, given, len(guide.observed(x, {})))))
-    alone = _log_alone(guide, x, label)[name]
+    alone = _log_alone(guide, x, _known(guide, x, label))[name]
     return mean_field(alone, graph, _prior(guide, name).strength.item())
 
 
@@ -223,22 +224,33 @@ def _posteriors(
 
 
 def _neighbors(
-    graphs: Mapping[str, NeighborGraph], q: Mapping[str, np.ndarray], label: Any
+    graphs: Mapping[str, NeighborGraph],
+    q: Mapping[str, np.ndarray],
+    known: Mapping[str, np.ndarray],
 ) -> dict[str, Any]:
     """How much of each datum's neighbors is in each cluster, for ``fit``."""
     return {"neighbors": {name: graph.counts(q[name]) for name, graph in graphs.items()}}
 
 
 def _known_clusters(
-    graphs: Mapping[str, NeighborGraph], q: Mapping[str, np.ndarray], label: Any
+    graphs: Mapping[str, NeighborGraph],
+    q: Mapping[str, np.ndarray],
+    known: Mapping[str, np.ndarray],
 ) -> dict[str, Any]:
     """The most probable clusters as labels, for ``fit``, beside those of facets without a graph."""
-    others = label if isinstance(label, Mapping) else {}
-    return {"label": {**others, **{name: q[name].argmax(1) for name in graphs}}}
+    return {"label": {**known, **{name: q[name].argmax(1) for name in graphs}}}
+
+
+def _known(guide: FacetGuide, x: ArrayLike | Tensor, label: Any) -> dict[str, np.ndarray]:
+    """Known clusters by facet, integers ``[N]``, -1 where unknown; none without ``label``."""
+    if label is None:
+        return {}
+    given = guide.observed(x, {"label": label}).given["label"].cpu().numpy().astype(int)
+    return dict(zip(guide.model.mixtures, given.reshape(len(given), -1).T, strict=True))
 
 
 def _log_alone(
-    guide: FacetGuide, x: ArrayLike | Tensor, label: Any = None
+    guide: FacetGuide, x: ArrayLike | Tensor, known: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """log q(c given x) without neighbors, ``[N, K]`` by facet; what float32 takes for 0 is its
     smallest number, so that neighbors may still have a say. A known cluster is certain.
@@ -246,12 +258,10 @@ def _log_alone(
     least = np.finfo(np.float32).tiny
     found = guide.predict_proba(x)
     alone = {name: np.log(probs.astype(np.float64).clip(least)) for name, probs in found.items()}
-    if label is not None:
-        given = guide.observed(x, {"label": label}).given["label"].cpu().numpy()
-        for name, known in zip(guide.model.mixtures, given.reshape(len(given), -1).T, strict=True):
-            rows = np.flatnonzero(known >= 0)
-            alone[name][rows] = -CERTAIN
-            alone[name][rows, known[rows].astype(int)] = 0
+    for name, label in known.items():
+        rows = np.flatnonzero(label >= 0)
+        alone[name][rows] = -CERTAIN
+        alone[name][rows, label[rows]] = 0
     return alone
 
 

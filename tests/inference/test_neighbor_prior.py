@@ -267,13 +267,14 @@ def test_an_encoder_learns_clusters_as_neighbors_tell_them(monkeypatch: pytest.M
         return np.hstack([x[:, :1], drawn])
 
     monkeypatch.setattr(SVIRunner, "fit", watched)
-    known = {"other": np.where(np.arange(300) < 9, label, -1)}
+    known = np.full((300, 2), -1)  # a column for each facet
+    known[:9, 0] = label[:9]
     fit_neighbors(runner, x, graph, 6, every=3, hard=True, augment=forms, label=known, **how)
     assert [epochs for _, epochs, _ in seen] == [1] * 6
     assert len({each[0, 1] for each, _, _ in seen}) == 6, "another form each time"
     for each, _, given in seen:
         np.testing.assert_array_equal(each[:, 0], x[:, 0])
-        np.testing.assert_array_equal(given["other"], known["other"])
+        np.testing.assert_array_equal(given["other"], known[:, 0])
     first, last = seen[0][2]["group"], seen[-1][2]["group"]
     assert seen[2][2]["group"] is first is not last is seen[3][2]["group"]
     assert accuracy(label, last) > 0.97, "neighbors tell more than the datum does"

@@ -445,7 +445,10 @@ def test_clustpy_finds_what_it_is_told_to() -> None:
 
 @pytest.mark.filterwarnings("ignore::inference.schedules.AbruptFadeInWarning")
 @pytest.mark.parametrize("way", neighbor_prior.WAYS)
-def test_accuracy_is_followed_with_neighbors_and_without(way: str, tmp_path: Path) -> None:
+def test_accuracy_is_followed_with_neighbors_and_without(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(neighbor_prior, "probe_facets", lambda *_: {})
     data = digits()
     labels = {"digit": data.train_labels["digit"][:200]}
     few = replace(data, train=data.train[:200], train_labels=labels)
