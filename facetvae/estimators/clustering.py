@@ -513,7 +513,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
                 raise ValueError(f'network="linear" is for tables, and X is read as {read_as}')
             return self._ladder(x, names, view)
         if self.n_latents is None:
-            found = facets_found(x, 0, view) if view.linear else None
+            found = facets_found(x, 0, view, self._say) if view.linear else None
             if found and not self.reader_.as_columns and are_pictures(found, x, view):
                 return self._ladder(x, names, view, found)
             if unlabeled and self._has_columns:
@@ -527,7 +527,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
                 adding = partial(SumStrategy, found=sums)
                 own = names or facet_names(len(sums.numbers))
                 return self._subspaces(adding, x, own, x.shape[1], view, SUBSPACE_STEPS[1:])
-            found = found or facets_found(x, 0, view)
+            found = found or facets_found(x, 0, view, self._say)
             if found.offers(wanted):
                 kind = partial(CountedStrategy, found=found, named=names is not None)
                 return self._subspaces(kind, x, names or numbered(found), len(found.maps), view)

@@ -610,9 +610,13 @@ def sums_found(
     return found and found.divided_by(unit)
 
 
-def facets_found(x: np.ndarray, seed: int, view: View) -> FacetCount:
+def facets_found(
+    x: np.ndarray, seed: int, view: View, say: Callable[[str], None] = lambda sees: None
+) -> FacetCount:
     """The facets of columns ``[N, D]``, sought in at most 20,000 rows; of hundreds of numbers a row
     in fewer, so that it takes about a minute at most, with a warning.
+
+    :param say: told what is seen before all is tested.
     """
     width = view.numbers(x[:1]).shape[1]
     rows = some_rows(x, seed, max(FEWEST_SEARCHED, MOST_WORK // width**2))
@@ -622,7 +626,7 @@ def facets_found(x: np.ndarray, seed: int, view: View) -> FacetCount:
             f"{len(rows)} of {len(x)} rows: give facets=, or fewer columns or categories",
             stacklevel=2,
         )
-    return number_of_facets(view.smooth(rows, seed), seed, view.dims)
+    return number_of_facets(view.smooth(rows, seed), seed, view.dims, say)
 
 
 def are_pictures(found: FacetCount, x: np.ndarray, view: View) -> bool:

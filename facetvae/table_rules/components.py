@@ -57,7 +57,7 @@ def filled(rows: np.ndarray) -> np.ndarray:
 
 def _spectrum(x: np.ndarray) -> np.ndarray:
     """Variances of the principal components, largest first."""
-    return np.linalg.svd(x - x.mean(0), compute_uv=False) ** 2
+    return squared_singular(x - x.mean(0))
 
 
 def components_beyond_chance(x: np.ndarray, seed: int) -> int:
@@ -79,10 +79,15 @@ def components_beyond_chance(x: np.ndarray, seed: int) -> int:
     return NARROW
 
 
-def largest(x: np.ndarray) -> float:
-    """The largest squared singular value, by the smaller product of ``x`` with itself."""
+def squared_singular(x: np.ndarray) -> np.ndarray:
+    """Squared singular values, largest first, by the smaller product of ``x`` with itself."""
     product = x.T @ x if x.shape[1] <= len(x) else x @ x.T
-    return float(np.linalg.eigvalsh(product).max(initial=0.0))
+    return np.linalg.eigvalsh(product)[::-1]
+
+
+def largest(x: np.ndarray) -> float:
+    """The largest squared singular value."""
+    return float(squared_singular(x).max(initial=0.0))
 
 
 def residual_scale(x: np.ndarray, dim: int) -> float:

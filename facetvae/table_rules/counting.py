@@ -222,7 +222,11 @@ def _by_clearness(groups: Sequence[SubspaceEvidence]) -> list[SubspaceEvidence]:
 
 @on_one_thread
 def number_of_facets(
-    cluster_neighbors: ClusterNeighbors, x: np.ndarray, seed: int = 0, dims: int | None = None
+    cluster_neighbors: ClusterNeighbors,
+    x: np.ndarray,
+    seed: int = 0,
+    dims: int | None = None,
+    say: Callable[[str], None] = lambda sees: None,
 ) -> FacetCount:
     """How many independent subspaces of a table have clusters; 0 and 1 are answers too. Four
     clusters on a square are two labelings of two.
@@ -231,6 +235,7 @@ def number_of_facets(
         such as :func:`~inference.neighbor_clusters`.
     :param x: ``[N, D]``, standardized and complete.
     :param dims: principal components to look in; ``None`` for those that exceed chance.
+    :param say: told what is seen before all is tested.
     """
     most = min(NARROW if dims is None else dims, rank(x))
     if most < 1:
@@ -244,7 +249,12 @@ def number_of_facets(
         dim = principal_dimensions(x, 1, most, seed)
         numbers = {dim, components_beyond_chance(x, seed)} - {0}
     # Few rows may show in few dimensions what is lost in more; weak labelings are the reverse.
-    counts = [count for m in sorted(numbers, reverse=True) for count in _count_in(x, m, seed)]
+    counts: list[FacetCount] = []
+    for m in sorted(numbers, reverse=True):
+        for count in _count_in(x, m, seed):
+            if count.number > max((c.number for c in counts), default=0):
+                say(f"sees {', '.join(map(str, count.facets))}")
+            counts.append(count)
     again = [_tested_again(count, x, seed, len(counts)) for count in counts]
     best, _ = max(zip(again, counts, strict=True), key=lambda two: [c.number for c in two])
     clear = min((facet.tree.heights.min() for facet in best.facets), default=1.0) < CLEAR

@@ -17,9 +17,11 @@ from facetvae.table_rules.rows import thinned
 # Bounds on the powers: 0 takes logarithms of the upper tail, 2 of the lower one. Beyond them, a
 # model's output may have no counterpart in the user's units.
 LOWEST, HIGHEST = 0.0, 2.0
-# Fewest and most rows to judge by, most principal components, and how many of three rows are
-# fitted to.
-FEWEST, MAX_ROWS, MAX_DIM, FITTED = 30, 1500, 10, 2
+# Fewest and most rows to judge by, the most skewed columns that are judged, most principal
+# components, and how many of three rows are fitted to.
+FEWEST, MAX_ROWS, MOST_SKEWED, MAX_DIM, FITTED = 30, 1500, 30, 10, 2
+# Skewness below which a column is roughly symmetric (Bulmer, 1979, *Principles of Statistics*).
+SYMMETRIC = 0.5
 # By how many standard errors the transformed data must be more likely.
 SIGNIFICANT = 3.0
 # Least distance from 0 that a logarithm is taken of, in deviations.
@@ -73,7 +75,8 @@ class Unskewed:
 def unskewed_if_better(x: np.ndarray, zero: np.ndarray | None = None) -> Unskewed | None:
     """The powers that bring each column nearest to a normal, or, of columns that are all positive,
     logarithms, under which factors of all of them add up; ``None`` unless a mixture of normals in
-    principal components, and noise, then describe held-out rows better, in the units of ``x``.
+    principal components, and noise, then describe held-out rows better, in the units of ``x``, of
+    the most skewed columns. Where none is skewed nothing is fitted.
 
     :param x: ``[N, D]``, standardized; NaN where missing.
     :param zero: the place of 0 in each column ``[D]``.
@@ -82,8 +85,14 @@ def unskewed_if_better(x: np.ndarray, zero: np.ndarray | None = None) -> Unskewe
     fitted = np.arange(len(rows)) % 3 < FITTED
     if len(rows) < FEWEST or x.shape[1] < 1:
         return None
-    origins = [None, zero] if zero is not None and _all_beyond(x, zero) else [None]
-    candidates = [_fitted_to(rows[fitted], origin) for origin in origins]
+    skewness = np.abs(np.nansum(rows**3, 0)) / (~np.isnan(rows)).sum(0).clip(1)
+    if skewness.max() < SYMMETRIC:
+        return None
+    judged = skewness.argsort()[-MOST_SKEWED:]
+    rows = rows[:, judged]
+    candidates = [_fitted_to(rows[fitted])]
+    if zero is not None and _all_beyond(x, zero):
+        candidates.append(_fitted_to(rows[fitted], zero[judged]))
     candidates = [f for f in candidates if f.origin is not None or not np.allclose(f.power, 1)]
     if not candidates:
         return None
@@ -93,8 +102,8 @@ def unskewed_if_better(x: np.ndarray, zero: np.ndarray | None = None) -> Unskewe
         gain = _log_density(found.apply(rows), fitted) + slope - before
         error = gain.std(ddof=1) / np.sqrt(len(gain))
         if gain.mean() > max(SIGNIFICANT * error, most):
-            most, best = gain.mean(), _fitted_to(x, found.origin)
-    return best
+            most, best = gain.mean(), found
+    return best and _fitted_to(x, zero if best.origin is not None else None)
 
 
 def _all_beyond(x: np.ndarray, zero: np.ndarray) -> bool:

@@ -23,9 +23,10 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyro
@@ -50,7 +51,7 @@ from lab.protocols.scoring import probe_facets
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder, NeighborMixture
 
 NAMES = ("mnist", "fashion-mnist", "digits", "color-digits")
-COMPONENTS, STYLE_DIM, DIGIT_DIM = 25, 5, 10
+STYLE_DIM, DIGIT_DIM = 5, 10
 # As in the code of MFCVAE's authors: the style facet tells less of the digit.
 DECODER: dict[str, Any] = {"merge": "gated_add", "layers_after_merge": 1}
 # The digit facet's components begin far apart: that is how it learns known clusters in few epochs.
@@ -61,48 +62,74 @@ USE = ("elbo", "objective", "kl_", "mutual_information_")
 LABEL_WEIGHT = 10.0
 
 
+@dataclass(frozen=True)
+class Setting:
+    """What determines a run of these images."""
+
+    seed: int = 0
+    way: str = "held"
+    first_epochs: int = 8
+    fade_steps: int = 700
+    epochs: int = 60
+    every: int = 5
+    batch_size: int = 256
+    device: str | None = None
+    label_weight: float = 0.0
+    components: int = 25
+    covariance: Literal["diag", "full"] = "diag"
+    strength: float | None = None  # learned by default
+    widths: tuple[int, int] = (500, 2000)
+    style: bool = True  # whether there is such a facet
+
+
 def told_by(labels: Mapping[str, np.ndarray]) -> np.ndarray:
     """The digit, or the only label."""
     return labels["digit"] if "digit" in labels else next(iter(labels.values()))
 
 
 class Watch:
-    """Seconds of work, and what is measured while the clock stands."""
+    """Seconds of work, and what is measured while the clock stands.
 
-    def __init__(self, data: Dataset, guide: VaDEGuide, out: Path) -> None:
-        self.data, self.guide, self.out = data, guide, out
-        self.seconds, self.started = 0.0, time.perf_counter()
+    :param out: a folder for the measures, or none.
+    """
+
+    def __init__(self, out: Path | None = None) -> None:
+        self.out, self.seconds = out, 0.0
         self.measured: list[dict[str, float]] = []
-
-    def stand(self) -> None:
-        self.seconds += time.perf_counter() - self.started
 
     def go_on(self) -> None:
         self.started = time.perf_counter()
 
-    def look(self, epoch: int, **more: float) -> None:
+    def look(self, data: Dataset, guide: VaDEGuide, epoch: int, **more: float) -> None:
+        self.seconds += time.perf_counter() - self.started
         found = {
             f"accuracy_{split}": cluster_accuracy(
-                told_by(getattr(self.data, f"{split}_labels")),
-                self.guide.predict(getattr(self.data, split))["digit"],
+                told_by(getattr(data, f"{split}_labels")),
+                guide.predict(getattr(data, split))["digit"],
             )
             for split in ("train", "test")
         }
         self.measured.append({"epoch": epoch, "seconds": self.seconds, **found, **more})
-        line = json.dumps(self.measured[-1])
-        print(line, flush=True)
-        with (self.out / "metrics.jsonl").open("a") as metrics:
-            metrics.write(line + "\n")
+        if self.out is not None:
+            line = json.dumps(self.measured[-1])
+            print(line, flush=True)
+            with (self.out / "metrics.jsonl").open("a") as metrics:
+                metrics.write(line + "\n")
+        self.go_on()
 
 
 def with_neighbors(
-    watch: Watch, near: NeighborGraph, q: np.ndarray, forms_of: Callable[[np.ndarray], Any]
+    data: Dataset,
+    guide: VaDEGuide,
+    near: NeighborGraph,
+    q: np.ndarray,
+    forms_of: Callable[[np.ndarray], Any],
 ) -> float:
     """The accuracy of test images, each given its neighbors among the training images."""
-    first, *others = forms_of(watch.data.test)
+    first, *others = forms_of(data.test)
     counts = near.counts_for(first, q, others)
-    told = watch.guide.predict(watch.data.test, neighbors={"digit": counts})["digit"]
-    return cluster_accuracy(told_by(watch.data.test_labels), told)
+    found = guide.predict(data.test, neighbors={"digit": counts})["digit"]
+    return cluster_accuracy(told_by(data.test_labels), found)
 
 
 def gradients(data: Dataset, x: np.ndarray) -> list[Any]:
@@ -110,7 +137,8 @@ def gradients(data: Dataset, x: np.ndarray) -> list[Any]:
     images = x.reshape(-1, *data.image_shape)
     if images.shape[-1] < ENOUGH_PIXELS:
         return [x]
-    return [oriented_gradients(each) for each in (images, *image_variants(images))]
+    forms: list[Any] = [images, *image_variants(images)]
+    return [oriented_gradients(each) for each in forms]
 
 
 def own_latents(guide: VaDEGuide, x: np.ndarray) -> list[Any]:
@@ -128,54 +156,96 @@ def told(runner: SVIRunner) -> dict[str, float]:
     return {name: value for name, value in record.items() if name.startswith(USE)}
 
 
-def train(data: Dataset, args: argparse.Namespace) -> dict[str, Any]:
-    pyro.set_rng_seed(args.seed)
-    facets = {
-        "style": GaussianMixture(COMPONENTS, STYLE_DIM),
-        "digit": NeighborMixture(GaussianMixture(COMPONENTS, DIGIT_DIM, scale=SCALE)),
-    }
-    model = MFCVAE(data.train.shape[1:], facets, network=MLPLadder(**DECODER))
-    guide = VaDEGuide(model, label_weight=LABEL_WEIGHT * (args.way == "learned"))
-    watch = Watch(data, guide, args.out)
-    graph = graph_of(data, args.seed)
-    clusters = graph.clusters(COMPONENTS, args.seed)
-    fit_mixtures(guide, data.train, seed=args.seed, facets=["style"])
-    how = {"batch_size": args.batch_size, "progress": False, "log_every": args.every}
-    fade_in = ProgressiveFadeIn((1, args.first_epochs - 1), args.fade_steps)
-    runs = partial(SVIRunner, model, guide, precision="bf16", device=args.device)
-    first = runs(lr=FIRST_RATE, schedule=fade_in, seed=args.seed)
-    first.fit(data.train, args.first_epochs, label={"digit": clusters}, **how)
-    watch.stand()
-    watch.look(0, **told(first))
+@dataclass
+class Trained:
+    """A run's model, in its guide, and the graph that it began from, with the graph's clusters."""
+
+    guide: VaDEGuide
+    prior: NeighborMixture  # of the digit facet
+    graph: NeighborGraph
+    clusters: np.ndarray
+
+
+def begin(data: Dataset, graph: NeighborGraph, setting: Setting) -> Trained:
+    """What a run begins from: the graph's clusters, and a model that does not know them."""
+    K = setting.components
+    style = {"style": GaussianMixture(K, STYLE_DIM)} if setting.style else {}
+    mixture = GaussianMixture(K, DIGIT_DIM, setting.covariance, scale=SCALE)
+    prior = NeighborMixture(mixture, setting.strength or 0.0)
+    facets = {**style, "digit": prior}
+    network = MLPLadder(setting.widths, rungs=(0, 1) if style else (1,), **DECODER)
+    model = MFCVAE(data.train.shape[1:], facets, network=network)
+    guide = VaDEGuide(model, label_weight=setting.label_weight)
+    if style:
+        fit_mixtures(guide, data.train, seed=setting.seed, facets=["style"])
+    return Trained(guide, prior, graph, graph.clusters(K, setting.seed))
+
+
+def train(
+    data: Dataset,
+    setting: Setting,
+    watch: Watch,
+    graph_of: Callable[[Dataset, int], NeighborGraph] = graph_of,
+) -> Trained:
+    pyro.set_rng_seed(setting.seed)
     watch.go_on()
-    runner = runs(lr=RATE, seed=args.seed + 1)
-    go_on = WAYS[args.way](data, graph, args.every)
-    while runner.epoch < args.epochs:
-        go_on(runner, data.train, **how)
-        watch.stand()
-        strength = model.mixtures["digit"].strength.item()
-        watch.look(runner.epoch, strength=strength, **told(runner))
-        watch.go_on()
-    labels = told_by(data.train_labels)
-    q = cluster_posterior(guide, data.train, graph, "digit")
+    run = begin(data, graph_of(data, setting.seed), setting)
+    how: Any = {"batch_size": setting.batch_size, "progress": False, "log_every": setting.every}
+    runs = partial(SVIRunner, run.guide.model, run.guide, precision="bf16", device=setting.device)
+    first = runs(lr=FIRST_RATE, schedule=fade_in(setting), seed=setting.seed)
+    first.fit(data.train, setting.first_epochs, label={"digit": run.clusters}, **how)
+    watch.look(data, run.guide, 0, **told(first))
+    runner = runs(lr=RATE, seed=setting.seed + 1)
+    while runner.epoch < setting.epochs:
+        WAYS[setting.way](data, run, setting)(runner, data.train, epochs=setting.every, **how)
+        watch.look(
+            data, run.guide, runner.epoch, strength=run.prior.strength.item(), **told(runner)
+        )
+    return run
+
+
+def fade_in(setting: Setting) -> ProgressiveFadeIn | None:
+    if not (setting.style and setting.fade_steps):
+        return None
+    return ProgressiveFadeIn((1, setting.first_epochs - 1), setting.fade_steps)
+
+
+def scores(data: Dataset, run: Trained, watch: Watch) -> dict[str, Any]:
+    guide, labels = run.guide, told_by(data.train_labels)
+    q = cluster_posterior(guide, data.train, run.graph, "digit")
     own = partial(own_latents, guide)
-    scores: dict[str, Any] = {
-        "graph": cluster_accuracy(labels, clusters),
+    test = partial(with_neighbors, data, guide)
+    return {
+        "graph": cluster_accuracy(labels, run.clusters),
         "train_posterior": cluster_accuracy(labels, q.argmax(1)),
-        "test_with_neighbors": with_neighbors(watch, graph, q, partial(gradients, data)),
-        "test_with_own": with_neighbors(watch, NeighborGraph(*own(data.train)), q, own),
-        "probes": probe_facets(guide, data, args.seed),
+        "test_with_neighbors": test(run.graph, q, partial(gradients, data)),
+        "test_with_own": test(NeighborGraph(*own(data.train)), q, own),
+        "first": watch.measured[0],
+        "last": watch.measured[-1],
     }
-    return scores | {"first": watch.measured[0], "last": watch.measured[-1]}
 
 
-# How training goes on for some epochs, from the images and their graph.
-WAYS: dict[str, Callable[[Dataset, NeighborGraph, int], Callable[..., Any]]] = {
-    "held": lambda data, graph, n: partial(fit_neighbors, graph=graph, epochs=n, every=n),
-    "let_go": lambda data, graph, n: partial(SVIRunner.fit, epochs=n),
-    "learned": lambda data, graph, n: partial(
-        fit_neighbors, graph=graph, epochs=n, every=n, hard=True, augment=partial(moved, data)
-    ),
+def by_neighbors(
+    data: Dataset, run: Trained, setting: Setting, **how: Any
+) -> Callable[..., SVIRunner]:
+    learn = setting.strength is None
+    every = setting.every
+    return partial(fit_neighbors, graph=run.graph, every=every, learn_strength=learn, **how)
+
+
+def learned(data: Dataset, run: Trained, setting: Setting) -> Callable[..., SVIRunner]:
+    return by_neighbors(data, run, setting, hard=True, augment=partial(moved, data))
+
+
+def let_go(data: Dataset, run: Trained, setting: Setting) -> Callable[..., SVIRunner]:
+    return SVIRunner.fit
+
+
+# How training goes on for some epochs.
+WAYS: dict[str, Callable[[Dataset, Trained, Setting], Callable[..., SVIRunner]]] = {
+    "held": by_neighbors,
+    "let_go": let_go,
+    "learned": learned,
 }
 
 
@@ -183,28 +253,37 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    usual = Setting()
     parser.add_argument("--data-root", type=Path)
     parser.add_argument("--dataset", choices=NAMES, default="mnist")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--first-epochs", type=int, default=8, help="with known clusters")
+    parser.add_argument("--seed", type=int, default=usual.seed)
+    parser.add_argument(
+        "--first-epochs", type=int, default=usual.first_epochs, help="with known clusters"
+    )
     parser.add_argument(
         "--fade-steps",
         type=int,
-        default=700,
+        default=usual.fade_steps,
         help="in which the style facet is let in, after an epoch: from the start on it would die",
     )
-    parser.add_argument("--epochs", type=int, default=60, help="afterwards")
-    parser.add_argument("--every", type=int, default=5, help="epochs between measurements")
-    parser.add_argument("--way", choices=tuple(WAYS), default="held", help="of these epochs")
-    parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--epochs", type=int, default=usual.epochs, help="afterwards")
+    parser.add_argument(
+        "--every", type=int, default=usual.every, help="epochs between measurements"
+    )
+    parser.add_argument("--way", choices=tuple(WAYS), default=usual.way, help="of these epochs")
+    parser.add_argument("--batch-size", type=int, default=usual.batch_size)
     parser.add_argument("--device", help='such as "cuda"')
     parser.add_argument("--out", type=Path, required=True)
-    args = parser.parse_args(argv)
-    if (args.out / "metrics.jsonl").exists():
-        parser.error(f"{args.out} has a run: give another --out, or remove it")
-    args.out.mkdir(parents=True, exist_ok=True)
-    scores = train(DATASETS[args.dataset](args.data_root), args)
-    (args.out / "scores.json").write_text(json.dumps(scores, indent=1) + "\n")
+    args = vars(parser.parse_args(argv))
+    root, name, out = (args.pop(each) for each in ("data_root", "dataset", "out"))
+    if (out / "metrics.jsonl").exists():
+        parser.error(f"{out} has a run: give another --out, or remove it")
+    out.mkdir(parents=True, exist_ok=True)
+    setting = Setting(**args, label_weight=LABEL_WEIGHT if args["way"] == "learned" else 0.0)
+    data, watch = DATASETS[name](root), Watch(out)
+    run = train(data, setting, watch)
+    found = scores(data, run, watch) | {"probes": probe_facets(run.guide, data, setting.seed)}
+    (out / "scores.json").write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from lab.figures.comparisons import (
     grouped_curves,
     grouped_means,
     grouped_points,
+    paired_changes,
 )
 from lab.figures.groups import (
     evidence_reconstructions,
@@ -38,6 +39,7 @@ __all__ = [
     "kl_of_blocks",
     "latent_interpolation",
     "latent_scatter",
+    "paired_changes",
     "shared_latents",
     "shared_traversals",
     "style_swaps",

@@ -24,6 +24,7 @@ __all__ = [
     "grouped_curves",
     "grouped_means",
     "grouped_points",
+    "paired_changes",
 ]
 
 
@@ -128,6 +129,27 @@ def grouped_curves(
         ax.set_title(name, fontsize=8)
         label_axes(ax, xlabel, ylabel if ax is axes.flat[0] else "")
     legend_beside(figure, axes.flat[-1])
+    return figure
+
+
+def paired_changes(gains: Mapping[str, Mapping[str, Sequence[float]]], xlabel: str) -> Figure:
+    """What each change gives: mean with two standard errors over paired runs, a row for each, one
+    panel for each measure.
+
+    :param gains: of each run, by measure, then by change.
+    """
+    changes = _settings(gains)
+    figure, axes = new_figure(2.4 * len(gains) + 1.2, 0.24 * len(changes) + 0.9, 1, len(gains))
+    at = np.arange(len(changes))[::-1]
+    for ax, style, (measure, by_change) in zip(axes.flat, styles(), gains.items(), strict=False):
+        values = [np.asarray(by_change[change]) for change in changes]
+        errors = [2 * each.std(ddof=1) / len(each) ** 0.5 for each in values]
+        means, color = [each.mean() for each in values], style["color"]
+        ax.errorbar(means, at, xerr=errors, fmt="o", color=color, markersize=3, linewidth=1)
+        ax.axvline(0, color="0.7", linewidth=0.8, zorder=0)
+        ax.set_yticks(at, changes if ax is axes.flat[0] else [""] * len(changes), fontsize=7)
+        ax.set_title(measure, fontsize=8)
+        label_axes(ax, xlabel, "")
     return figure
 
 

@@ -54,7 +54,7 @@ from lab.protocols.common import (
     start_mixtures,
     train_first,
 )
-from lab.protocols.neighbors import graph_of, known_start, neighbor_start
+from lab.protocols.neighbors import graph_of, known_start
 from ppl_models import (
     MFCVAE,
     Bernoulli,
@@ -100,13 +100,8 @@ class Settings:
         0,
         0,
     )  # phases of a warm start, after which both facets are in; the paper has none
-    neighbor_epochs: tuple[int, int] = (
-        0,
-        0,
-    )  # phases in which the deep facet learns neighbors' clusters; as above
-    label_weight: float = 30.0  # of these
-    # a facet whose clusters neighbors share; in these phases it is given those of their graph
-    neighbors: str = ""
+    neighbors: str = ""  # a facet whose clusters neighbors share
+    neighbor_epochs: tuple[int, int] = (0, 0)  # phases in which it is given those of their graph
     loss: str = "primary"  # the objective's form (C.3)
     # fits of the deep facet's mixture when the second is faded in, or of both after a warm start
     restarts: int = 0
@@ -178,7 +173,7 @@ def shared(settings: Settings) -> Architecture:
 
 NETWORKS: dict[str, Callable[[Settings], Architecture]] = {"ladder": ladder, "shared": shared}
 LOSSES: dict[str, Callable[[MFCVAE, Settings], FacetGuide]] = {
-    "primary": lambda model, s: VaDEGuide(model, label_weight=0 if s.neighbors else s.label_weight),
+    "primary": lambda model, s: VaDEGuide(model),
     "alternate": lambda model, s: MarginalGuide(model),
 }
 # From the phases and the settings.
@@ -226,15 +221,12 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
         "warm_epochs": {
             "help": "of each phase under standard normal priors, before mixtures are fitted"
         },
-        "neighbor_epochs": {
-            "help": "of each phase in which the deep facet learns the clusters of nearest neighbors"
-        },
-        "label_weight": {"help": "of these clusters in the objective"},
         "neighbors": {
             "help": "a facet with a prior over neighbors: in --neighbor-epochs the clusters of "
-            "their graph are known, without a label weight, then they are inferred",
+            "their graph are known, then they are inferred",
             "metavar": "FACET",
         },
+        "neighbor_epochs": {"help": "of each of these phases"},
         "restarts": {
             "help": "fits of the deep facet's mixture when the second is faded in, or after a warm "
             "start of both"
@@ -273,25 +265,15 @@ def conflicts(settings: Settings, dataset: str) -> Iterator[str]:
             f"--neighbors {settings.neighbors}: the facets of {dataset} are "
             f"{' and '.join(settings.facets)}"
         )
-    if settings.neighbors and not neighbors:
+    if bool(settings.neighbors) != neighbors:
         yield (
-            "--neighbors needs phases in which the clusters take shape: give --neighbor-epochs, "
-            "such as 2 6"
-        )
-    if neighbors and not settings.neighbors and not settings.label_weight:
-        yield (
-            "with --label-weight 0 nothing would be learned in --neighbor-epochs: give a weight "
-            "above 0"
+            "--neighbors and --neighbor-epochs, the phases in which its clusters take shape, go "
+            "together: give both, such as --neighbors digit --neighbor-epochs 2 6"
         )
     if neighbors and settings.loss == "alternate":
         yield (
             "--neighbor-epochs teach responsibilities, which --loss alternate sums out: leave one "
             "of them out"
-        )
-    if neighbors and settings.restarts and not settings.neighbors:
-        yield (
-            "--restarts are fits of mixtures in other starts, which --neighbor-epochs has not: "
-            "leave it out"
         )
     if settings.network == "shared" and settings.convolutional:
         yield (
@@ -317,8 +299,8 @@ def starts(
         return phases, partial(
             warm_start, epochs=sum(phases), restarts=max(settings.restarts, 1), **how
         )
-    phases = settings.neighbor_epochs
     if settings.neighbors:
+        phases = settings.neighbor_epochs
         return phases, partial(
             known_start,
             epochs=sum(phases),
@@ -327,8 +309,6 @@ def starts(
             restarts=settings.restarts,
             **how,
         )
-    if any(phases):
-        return phases, partial(neighbor_start, epochs=sum(phases), facet=settings.facets[1], **how)
     return settings.epochs, None
 
 

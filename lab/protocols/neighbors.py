@@ -12,11 +12,10 @@ from inference import (
     SVIRunner,
     fit_mixtures,
     image_graph,
-    neighbor_clusters,
     standard_normal_priors,
 )
 
-__all__ = ["graph_of", "known_start", "neighbor_start"]
+__all__ = ["graph_of", "known_start"]
 
 # Images of so many pixels a side are compared by gradients.
 ENOUGH_PIXELS = 16
@@ -55,13 +54,3 @@ def known_start(
         runner.fit(x, epochs, label=label, **fit_options)
     fit_mixtures(runner.guide, x, seed=seed, facets=others, n_init=restarts)
     return runner
-
-
-def neighbor_start(
-    runner: SVIRunner, x: np.ndarray, epochs: int, facet: str, seed: int, **fit_options: Any
-) -> SVIRunner:
-    """Train with clusters of neighboring rows of pixels as the known clusters of a facet."""
-    rows, K = runner.guide.observed(x, {}).x, runner.model.mixtures[facet].num_components
-    known = {facet: neighbor_clusters(rows, K, seed=seed)}
-    fit_mixtures(runner.guide, x, seed=seed, label=known)
-    return runner.fit(x, epochs, label=known, **fit_options)

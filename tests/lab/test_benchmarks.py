@@ -4,7 +4,6 @@ and fit.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
@@ -27,6 +26,7 @@ from lab import summarize
 from lab.benchmarks import (
     few_labels,
     kmeans_images,
+    lost_rows,
     neighbor_prior,
     neighbors_of_two,
     on_a_card,
@@ -443,24 +443,45 @@ def test_clustpy_finds_what_it_is_told_to() -> None:
     assert sys.getrecursionlimit() == limit
 
 
-@pytest.mark.filterwarnings("ignore::inference.schedules.AbruptFadeInWarning")
-@pytest.mark.parametrize("way", neighbor_prior.WAYS)
-def test_accuracy_is_followed_with_neighbors_and_without(
-    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(neighbor_prior, "probe_facets", lambda *_: {})
+BRIEF = {"first_epochs": 2, "fade_steps": 1, "epochs": 2, "every": 1, "batch_size": 100}
+
+
+def few_digits() -> Dataset:
     data = digits()
     labels = {"digit": data.train_labels["digit"][:200]}
-    few = replace(data, train=data.train[:200], train_labels=labels)
-    sizes = {"first_epochs": 2, "fade_steps": 1, "epochs": 2, "every": 1, "batch_size": 100}
-    how = argparse.Namespace(seed=0, way=way, device=None, out=tmp_path, **sizes)
-    scores = neighbor_prior.train(few, how)
+    return replace(data, train=data.train[:200], train_labels=labels)
+
+
+@pytest.mark.filterwarnings("ignore::inference.schedules.AbruptFadeInWarning")
+@pytest.mark.parametrize("way", neighbor_prior.WAYS)
+def test_accuracy_is_followed_with_neighbors_and_without(way: str, tmp_path: Path) -> None:
+    watch = neighbor_prior.Watch(tmp_path)
+    run = neighbor_prior.train(few_digits(), neighbor_prior.Setting(way=way, **BRIEF), watch)
+    scores = neighbor_prior.scores(few_digits(), run, watch)
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == [0, 1, 2]
     assert scores["first"]["seconds"] < scores["last"]["seconds"]
     assert 0.1 < scores["test_with_neighbors"] <= 1
     assert 0.1 < scores["test_with_own"] <= 1
     assert scores["graph"] > 0.7
+
+
+@pytest.mark.filterwarnings("ignore::inference.schedules.AbruptFadeInWarning")
+def test_each_change_is_compared_with_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(lost_rows, "images", lambda *_: few_digits())
+    monkeypatch.setitem(lost_rows.LENGTHS, "digits", BRIEF)
+    changes = ["as it is", "no style facet", "graph rebuilt from latents"]
+    out, figure = tmp_path / "lost.jsonl", tmp_path / "lost.png"
+    given = ["--dataset", "digits", "--seeds", "0", "2", "--changes", *changes]
+    lost_rows.main([*given, "--out", str(out), "--figure", str(figure)])
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [line["change"] for line in lines] == 2 * changes
+    usual = lines[0]["scores"]
+    assert usual["training"] == pytest.approx(usual["graph"] - usual["lost"] + usual["gained"])
+    assert lines[1]["scores"]["style"] == 0
+    assert figure.stat().st_size > 0
 
 
 @pytest.mark.thorough

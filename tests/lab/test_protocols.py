@@ -400,8 +400,8 @@ LAYERS = "the layers with clusters are layer_2, layer_3, layer_4"
 REFUSED = [
     ("mfcvae --dataset svhn --network shared", "svhn has a convolutional ladder"),
     ("mfcvae --schedule together --restarts 2", "leave one out, or give --warm-epochs"),
-    ("mfcvae --loss alternate --neighbor-epochs 1 1", "teach responsibilities"),
-    ("mfcvae --neighbors digit", "give --neighbor-epochs, such as 2 6"),
+    ("mfcvae --loss alternate --neighbors digit --neighbor-epochs 1 1", "teach responsibilities"),
+    ("mfcvae --neighbors digit", "such as --neighbors digit --neighbor-epochs 2 6"),
     ("mfcvae --neighbors shape --neighbor-epochs 1 1", "mnist are style and digit"),
     ("mfcvae --warm-epochs 1 1 --neighbor-epochs 1 1", "two starts: give one of them"),
     ("vlac --model gmdgm --neighbors layer_1", LAYERS),
