@@ -91,6 +91,8 @@ CHANGES: dict[str, dict[str, Any]] = {
     "most probable clusters": {"way": "hard", "label_weight": LABEL_WEIGHT},
     BEST: LEARNED,
     "these, graph rebuilt": {**LEARNED, "way": "rebuilt"},
+    "these, full covariances": {**LEARNED, "covariance": "full"},
+    "these, 15 clusters": {**LEARNED, "components": 15},
 }
 
 

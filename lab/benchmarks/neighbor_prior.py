@@ -249,29 +249,27 @@ WAYS: dict[str, Callable[[Dataset, Trained, Setting], Callable[..., SVIRunner]]]
 }
 
 
+# Options that are numbers.
+NUMBERS = {
+    "seed": "of all draws",
+    "first_epochs": "with known clusters",
+    "fade_steps": "to let the style facet in, after an epoch: from the start on it would die",
+    "epochs": "afterwards",
+    "every": "epochs between measurements",
+    "batch_size": "images of a step",
+}
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    usual = Setting()
     parser.add_argument("--data-root", type=Path)
     parser.add_argument("--dataset", choices=NAMES, default="mnist")
-    parser.add_argument("--seed", type=int, default=usual.seed)
-    parser.add_argument(
-        "--first-epochs", type=int, default=usual.first_epochs, help="with known clusters"
-    )
-    parser.add_argument(
-        "--fade-steps",
-        type=int,
-        default=usual.fade_steps,
-        help="in which the style facet is let in, after an epoch: from the start on it would die",
-    )
-    parser.add_argument("--epochs", type=int, default=usual.epochs, help="afterwards")
-    parser.add_argument(
-        "--every", type=int, default=usual.every, help="epochs between measurements"
-    )
-    parser.add_argument("--way", choices=tuple(WAYS), default=usual.way, help="of these epochs")
-    parser.add_argument("--batch-size", type=int, default=usual.batch_size)
+    parser.add_argument("--way", choices=tuple(WAYS), default="held", help="of the later epochs")
+    for option, what in NUMBERS.items():
+        flag = f"--{option.replace('_', '-')}"
+        parser.add_argument(flag, type=int, default=getattr(Setting, option), help=what)
     parser.add_argument("--device", help='such as "cuda"')
     parser.add_argument("--out", type=Path, required=True)
     args = vars(parser.parse_args(argv))

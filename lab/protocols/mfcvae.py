@@ -96,10 +96,8 @@ class Settings:
     schedule: str = "progressive"  # or "together": both facets in from the start (Fig. 10)
     fade_steps: int = 15_000
     waiting_weight: float = 0.0  # of the second facet's KL terms before it is faded in
-    warm_epochs: tuple[int, int] = (
-        0,
-        0,
-    )  # phases of a warm start, after which both facets are in; the paper has none
+    # phases of a warm start, after which both facets are in; the paper has none
+    warm_epochs: tuple[int, int] = (0, 0)
     neighbors: str = ""  # a facet whose clusters neighbors share
     neighbor_epochs: tuple[int, int] = (0, 0)  # phases in which it is given those of their graph
     loss: str = "primary"  # the objective's form (C.3)

@@ -21,7 +21,8 @@ from inference import cold_start
 from inference.figures import cluster_gallery, save_figures, training_curves
 from inference.figures.drawing import image_rows
 from inference.figures.facets import cluster_samples, facet_draws, facet_swaps
-from lab.figures import grouped_boxes, grouped_curves, kl_by_class, latent_scatter
+from lab.figures.classes import kl_by_class, latent_scatter
+from lab.figures.comparisons import grouped_boxes, grouped_curves
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder, SharedMLP
 
 

@@ -15,7 +15,6 @@ import numpy as np
 import pyro
 import pytest
 import torch
-from sklearn.metrics import normalized_mutual_info_score
 from torch import Tensor
 
 from facetvae.datasets import Dataset, digits
@@ -28,11 +27,9 @@ from lab.benchmarks import (
     kmeans_images,
     lost_rows,
     neighbor_prior,
-    neighbors_of_two,
     on_a_card,
     recovery,
     rivals,
-    rivals_paired,
     start_at_truth,
     step_time,
 )
@@ -314,37 +311,6 @@ def knows_first(data: rivals.Data, seed: int) -> np.ndarray:
     return np.stack([first, np.zeros_like(first)], 1)
 
 
-@pytest.mark.thorough
-def test_one_method_is_ahead_of_another_beyond_chance(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two facets one has wrong labels. The standard error of a difference is its deviation over
-    tables drawn anew, of which 20 tell it to a sixth.
-    """
-    monkeypatch.setattr(rivals_paired, "DRAWS", 20)
-    rng = np.random.default_rng(0)
-
-    def drawn() -> tuple[list[np.ndarray], list[np.ndarray]]:
-        labels = [rng.integers(3, size=400) for _ in range(2)]
-        wrong = [np.where(rng.random(400) < p, rng.integers(3, size=400), labels[1])
-                 for p in (0.5, 0.1, 0.12)]  # fmt: skip
-        return [np.stack([labels[0], each], 1) for each in wrong], labels
-
-    (worse, better, similar), labels = drawn()
-    nmi = [normalized_mutual_info_score(labels[1], each[:, 1]) for each in (better, worse)]
-    assert rivals_paired.scores((better, worse), labels)[0] == pytest.approx(
-        [(1 + each) / 2 for each in nmi]
-    )
-    apart, error = rivals_paired.difference((better, worse), labels)
-    assert apart > 2 * error
-    apart, error = rivals_paired.difference((better, similar), labels)
-    assert abs(apart) < 3 * error
-    over_tables = []
-    for _ in range(20):
-        (worse, better, _), labels = drawn()
-        over_tables.append(rivals_paired.difference((better, worse), labels))
-    found, errors = np.transpose(over_tables)
-    assert 0.6 < errors.mean() / found.std(ddof=1) < 1.7
-
-
 def test_rivals_are_scored_and_go_on_where_they_were_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -482,20 +448,6 @@ def test_each_change_is_compared_with_none(
     assert usual["training"] == pytest.approx(usual["graph"] - usual["lost"] + usual["gained"])
     assert lines[1]["scores"]["style"] == 0
     assert figure.stat().st_size > 0
-
-
-@pytest.mark.thorough
-def test_what_neighbors_do_to_a_grouping_that_they_do_not_share(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in {"ROWS": 200, "FIRST_EPOCHS": 50, "EPOCHS": 5}.items():
-        monkeypatch.setattr(neighbors_of_two, name, value)
-    neighbors_of_two.main(["--seeds", "1", "--out", str(tmp_path / "found.json")])
-    found = {each["way"]: each for each in json.loads((tmp_path / "found.json").read_text())}
-    assert list(found) == ["alone", "own", "all", "other", "forced"]
-    assert found["own"]["strong_posterior"] > 0.9
-    assert found["forced"]["weak_strength"] == 3
-    assert found["other"]["weak_strength"] < 0.5 < found["other"]["strong_strength"]
 
 
 @pytest.mark.thorough
