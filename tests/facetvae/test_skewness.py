@@ -73,6 +73,15 @@ def test_amounts_are_transformed_and_what_is_linear_is_not() -> None:
     assert unskewed_if_better(standardized(amounts(20))) is None, "too few rows to tell"
 
 
+def test_a_few_skewed_columns_among_many_are_enough() -> None:
+    """They are judged, and all columns get a power."""
+    x = standardized(np.random.default_rng(0).normal(size=(400, 80)))
+    assert unskewed_if_better(x) is None
+    found = unskewed_if_better(np.concatenate([x, standardized(amounts())], 1))
+    assert found is not None
+    assert found.power[80:].max() < 0.5 < found.power[:80].min()
+
+
 def test_factors_of_all_columns_add_up_in_logarithms() -> None:
     """Sizes that multiply every measure, and two groupings of their proportions, as of crabs."""
     rng = np.random.default_rng(0)

@@ -21,7 +21,6 @@ from facetvae.datasets import Dataset, digits
 from guides import FacetGuide, VaDEGuide
 from inference import Groups, Loss, SVIRunner
 from inference.randomness import seeded
-from lab import summarize
 from lab.benchmarks import (
     few_labels,
     kmeans_images,
@@ -261,35 +260,6 @@ def test_draws_are_the_cpus_whatever_device_asks() -> None:
         assert torch.equal(filled, torch.empty(4).uniform_())
         torch.randn(4)  # that of the other device, from the CPU's stream
         assert torch.equal(after, torch.rand(2))
-
-
-def test_scores_are_summarized_in_their_units(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for seed, error in enumerate((0.02, 0.04)):
-        scores = {
-            "digit": {"digit": {"accuracy_train": 0.9, "nmi": 0.5, "mutual_information": 0.0257}},
-            "error": error,
-            "kl": {"shared": [1.5, 0.25]},
-        }
-        (tmp_path / f"run-{seed}").mkdir()
-        (tmp_path / f"run-{seed}" / "scores.json").write_text(json.dumps(scores))
-    summarize.main([str(tmp_path / "run-0"), str(tmp_path / "run-1")])
-    rows = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
-    said = {row[0]: [part.strip() for part in row[1:] if part.strip()] for row in rows}
-    assert said == {
-        "digit digit accuracy_train": ["90.00 (0.00)", "90.00, 90.00"],
-        "digit digit nmi": ["50.00 (0.00)", "50.00, 50.00"],
-        "digit digit mutual_information": ["0.0257 (0.0000)", "0.0257, 0.0257"],
-        "error": ["0.0300 (0.0141)", "0.0200, 0.0400"],
-        "kl shared 0": ["1.5000 (0.0000)", "1.5000, 1.5000"],
-        "kl shared 1": ["0.2500 (0.0000)", "0.2500, 0.2500"],
-    }
-    with pytest.raises(SystemExit, match="folders of finished runs of one model are needed"):
-        summarize.main([str(tmp_path / "none")])
-    (tmp_path / "run-1" / "scores.json").write_text("{}")
-    with pytest.raises(SystemExit, match="not all runs have 'digit digit accuracy_train'"):
-        summarize.main([str(tmp_path / "run-0"), str(tmp_path / "run-1")])
 
 
 def test_kmeans_is_scored_on_test_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
