@@ -104,9 +104,11 @@ def agreement(found: FacetCount, x: np.ndarray, labels: Sequence[np.ndarray]) ->
 @pytest.mark.parametrize("clusters", [(3,), (2, 6, 3)])
 def test_facets_are_the_labelings(clusters: tuple[int, ...]) -> None:
     data = labelings(800, clusters, (2,) * len(clusters), width=30, seed=1)
-    x = standardized(data.x)
-    found = number_of_facets(x)
+    x, said = standardized(data.x), []
+    found = number_of_facets(x, say=said.append)
     assert found.number == len(clusters)
+    assert said[0].startswith("sees ")
+    assert said[-1].count("dip p") == len(clusters)
     assert sorted(facet.tree.modes for facet in found.facets) == sorted(clusters)
     assert min(agreement(found, x, data.labels)) > 0.95
     assert found.evidence.startswith(f"{len(clusters)} of {len(found.groups)} groups")

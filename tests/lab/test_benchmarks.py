@@ -408,6 +408,7 @@ def test_each_change_is_compared_with_none(
 ) -> None:
     monkeypatch.setattr(lost_rows, "images", lambda *_: few_digits())
     monkeypatch.setitem(lost_rows.LENGTHS, "digits", BRIEF)
+    monkeypatch.setattr(lost_rows, "IMPROVED", 5)
     changes = ["as it is", "no style facet", "graph rebuilt from latents"]
     out, figure = tmp_path / "lost.jsonl", tmp_path / "lost.png"
     given = ["--dataset", "digits", "--seeds", "0", "2", "--changes", *changes]
