@@ -29,11 +29,12 @@ from inference import NeighborGraph, SVIRunner, cluster_posterior
 from inference.metrics import cluster_map
 from lab.benchmarks.neighbor_prior import (
     LABEL_WEIGHT,
-    WAYS,
     Setting,
     Trained,
     Watch,
     by_neighbors,
+    learned,
+    let_go,
     moved,
     own_latents,
     scores,
@@ -69,12 +70,11 @@ def hard(data: Dataset, run: Trained, setting: Setting) -> Callable[..., SVIRunn
 def rebuilt(data: Dataset, run: Trained, setting: Setting) -> Callable[..., SVIRunner]:
     """By the neighbors that are nearest in the facet's own latents, found anew each time."""
     own = replace(run, graph=NeighborGraph(*own_latents(run.guide, data.train)))
-    return WAYS["learned" if setting.label_weight else "held"](data, own, setting)
+    return (learned if setting.label_weight else by_neighbors)(data, own, setting)
 
 
-WAYS |= {"moved": moved_soft, "hard": hard, "rebuilt": rebuilt}
-LEARNED = {"way": "learned", "label_weight": LABEL_WEIGHT}
-USUAL, BEST = "as it is", "these, and moved images"
+LEARNED = {"way": learned, "label_weight": LABEL_WEIGHT}
+USUAL, BEST = "as it is", "learned from moved images"
 # What is changed, by name.
 CHANGES: dict[str, dict[str, Any]] = {
     USUAL: {},
@@ -82,17 +82,17 @@ CHANGES: dict[str, dict[str, Any]] = {
     "full covariances": {"covariance": "full"},
     "no style facet": {"style": False},
     "no fade-in": {"fade_steps": 0},
-    "no neighbors after the start": {"way": "let_go"},
+    "no neighbors after the start": {"way": let_go},
     "neighbors twice as strong": {"strength": 6.0},
-    "graph rebuilt from latents": {"way": "rebuilt"},
+    "graph rebuilt from latents": {"way": rebuilt},
     "15 clusters": {"components": 15},
     "label weight": {"label_weight": LABEL_WEIGHT},
-    "moved images": {"way": "moved"},
-    "most probable clusters": {"way": "hard", "label_weight": LABEL_WEIGHT},
+    "moved images": {"way": moved_soft},
+    "clusters with neighbors, learned": {"way": hard, "label_weight": LABEL_WEIGHT},
     BEST: LEARNED,
-    "these, graph rebuilt": {**LEARNED, "way": "rebuilt"},
-    "these, full covariances": {**LEARNED, "covariance": "full"},
-    "these, 15 clusters": {**LEARNED, "components": 15},
+    "learned, graph rebuilt": {**LEARNED, "way": rebuilt},
+    "learned, full covariances": {**LEARNED, "covariance": "full"},
+    "learned, 15 clusters": {**LEARNED, "components": 15},
 }
 
 

@@ -62,26 +62,6 @@ USE = ("elbo", "objective", "kl_", "mutual_information_")
 LABEL_WEIGHT = 10.0
 
 
-@dataclass(frozen=True)
-class Setting:
-    """What determines a run of these images."""
-
-    seed: int = 0
-    way: str = "held"
-    first_epochs: int = 8
-    fade_steps: int = 700
-    epochs: int = 60
-    every: int = 5
-    batch_size: int = 256
-    device: str | None = None
-    label_weight: float = 0.0
-    components: int = 25
-    covariance: Literal["diag", "full"] = "diag"
-    strength: float | None = None  # learned by default
-    widths: tuple[int, int] = (500, 2000)
-    style: bool = True  # whether there is such a facet
-
-
 def told_by(labels: Mapping[str, np.ndarray]) -> np.ndarray:
     """The digit, or the only label."""
     return labels["digit"] if "digit" in labels else next(iter(labels.values()))
@@ -156,6 +136,27 @@ def told(runner: SVIRunner) -> dict[str, float]:
     return {name: value for name, value in record.items() if name.startswith(USE)}
 
 
+def by_neighbors(
+    data: Dataset, run: Trained, setting: Setting, **how: Any
+) -> Callable[..., SVIRunner]:
+    learn = setting.strength is None
+    every = setting.every
+    return partial(fit_neighbors, graph=run.graph, every=every, learn_strength=learn, **how)
+
+
+def learned(data: Dataset, run: Trained, setting: Setting) -> Callable[..., SVIRunner]:
+    return by_neighbors(data, run, setting, hard=True, augment=partial(moved, data))
+
+
+def let_go(data: Dataset, run: Trained, setting: Setting) -> Callable[..., SVIRunner]:
+    return SVIRunner.fit
+
+
+#: From the images, a run and its setting to what goes on training a runner for some epochs.
+Way = Callable[[Dataset, "Trained", "Setting"], Callable[..., SVIRunner]]
+WAYS: dict[str, Way] = {"held": by_neighbors, "let_go": let_go, "learned": learned}
+
+
 @dataclass
 class Trained:
     """A run's model, in its guide, and the graph that it began from, with the graph's clusters."""
@@ -164,6 +165,26 @@ class Trained:
     prior: NeighborMixture  # of the digit facet
     graph: NeighborGraph
     clusters: np.ndarray
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What determines a run of these images."""
+
+    seed: int = 0
+    way: Way = by_neighbors
+    first_epochs: int = 8
+    fade_steps: int = 700
+    epochs: int = 60
+    every: int = 5
+    batch_size: int = 256
+    device: str | None = None
+    label_weight: float = 0.0
+    components: int = 25
+    covariance: Literal["diag", "full"] = "diag"
+    strength: float | None = None  # learned by default
+    widths: tuple[int, int] = (500, 2000)
+    style: bool = True  # whether there is such a facet
 
 
 def begin(data: Dataset, graph: NeighborGraph, setting: Setting) -> Trained:
@@ -197,7 +218,7 @@ def train(
     watch.look(data, run.guide, 0, **told(first))
     runner = runs(lr=RATE, seed=setting.seed + 1)
     while runner.epoch < setting.epochs:
-        WAYS[setting.way](data, run, setting)(runner, data.train, epochs=setting.every, **how)
+        setting.way(data, run, setting)(runner, data.train, epochs=setting.every, **how)
         watch.look(
             data, run.guide, runner.epoch, strength=run.prior.strength.item(), **told(runner)
         )
@@ -225,30 +246,6 @@ def scores(data: Dataset, run: Trained, watch: Watch) -> dict[str, Any]:
     }
 
 
-def by_neighbors(
-    data: Dataset, run: Trained, setting: Setting, **how: Any
-) -> Callable[..., SVIRunner]:
-    learn = setting.strength is None
-    every = setting.every
-    return partial(fit_neighbors, graph=run.graph, every=every, learn_strength=learn, **how)
-
-
-def learned(data: Dataset, run: Trained, setting: Setting) -> Callable[..., SVIRunner]:
-    return by_neighbors(data, run, setting, hard=True, augment=partial(moved, data))
-
-
-def let_go(data: Dataset, run: Trained, setting: Setting) -> Callable[..., SVIRunner]:
-    return SVIRunner.fit
-
-
-# How training goes on for some epochs.
-WAYS: dict[str, Callable[[Dataset, Trained, Setting], Callable[..., SVIRunner]]] = {
-    "held": by_neighbors,
-    "let_go": let_go,
-    "learned": learned,
-}
-
-
 # Options that are numbers.
 NUMBERS = {
     "seed": "of all draws",
@@ -273,11 +270,12 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--device", help='such as "cuda"')
     parser.add_argument("--out", type=Path, required=True)
     args = vars(parser.parse_args(argv))
-    root, name, out = (args.pop(each) for each in ("data_root", "dataset", "out"))
+    root, name, way, out = (args.pop(each) for each in ("data_root", "dataset", "way", "out"))
     if (out / "metrics.jsonl").exists():
         parser.error(f"{out} has a run: give another --out, or remove it")
     out.mkdir(parents=True, exist_ok=True)
-    setting = Setting(**args, label_weight=LABEL_WEIGHT if args["way"] == "learned" else 0.0)
+    weight = LABEL_WEIGHT if way == "learned" else 0.0
+    setting = Setting(**args, way=WAYS[way], label_weight=weight)
     data, watch = DATASETS[name](root), Watch(out)
     run = train(data, setting, watch)
     found = scores(data, run, watch) | {"probes": probe_facets(run.guide, data, setting.seed)}

@@ -134,7 +134,7 @@ def grouped_curves(
 
 def paired_changes(gains: Mapping[str, Mapping[str, Sequence[float]]], xlabel: str) -> Figure:
     """What each change gives: mean with two standard errors over paired runs, a row for each, one
-    panel for each measure.
+    panel for each measure. Beyond 3 the scale is logarithmic.
 
     :param gains: of each run, by measure, then by change.
     """
@@ -147,6 +147,12 @@ def paired_changes(gains: Mapping[str, Mapping[str, Sequence[float]]], xlabel: s
         means, color = [each.mean() for each in values], style["color"]
         ax.errorbar(means, at, xerr=errors, fmt="o", color=color, markersize=3, linewidth=1)
         ax.axvline(0, color="0.7", linewidth=0.8, zorder=0)
+        ax.set_xscale("symlog", linthresh=3, linscale=1.5)
+        low, high = ax.get_xlim()
+        low, high = ax.set_xlim(min(low, -1), max(high, 1))
+        ticks = [t for t in (-30, -10, -3, -1, 0, 1, 3, 10, 30) if low <= t <= high]
+        ax.set_xticks(ticks, [f"{t:g}" for t in ticks])
+        ax.minorticks_off()
         ax.set_yticks(at, changes if ax is axes.flat[0] else [""] * len(changes), fontsize=7)
         ax.set_title(measure, fontsize=8)
         label_axes(ax, xlabel, "")

@@ -392,7 +392,9 @@ def few_digits() -> Dataset:
 @pytest.mark.parametrize("way", neighbor_prior.WAYS)
 def test_accuracy_is_followed_with_neighbors_and_without(way: str, tmp_path: Path) -> None:
     watch = neighbor_prior.Watch(tmp_path)
-    run = neighbor_prior.train(few_digits(), neighbor_prior.Setting(way=way, **BRIEF), watch)
+    run = neighbor_prior.train(
+        few_digits(), neighbor_prior.Setting(way=neighbor_prior.WAYS[way], **BRIEF), watch
+    )
     scores = neighbor_prior.scores(few_digits(), run, watch)
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == [0, 1, 2]
