@@ -83,7 +83,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "no style facet": {"style": False},
     "no fade-in": {"fade_steps": 0},
     "no neighbors after the start": {"way": let_go},
-    "neighbors twice as strong": {"strength": 6.0},
+    "neighbors with a strength of 6": {"strength": 6.0},
     "graph rebuilt from latents": {"way": rebuilt},
     "15 clusters": {"components": 15},
     "label weight": {"label_weight": LABEL_WEIGHT},

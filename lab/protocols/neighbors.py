@@ -7,13 +7,7 @@ from typing import Any
 import numpy as np
 
 from facetvae.datasets import Dataset
-from inference import (
-    NeighborGraph,
-    SVIRunner,
-    fit_mixtures,
-    image_graph,
-    standard_normal_priors,
-)
+from inference import NeighborGraph, SVIRunner, fit_mixtures, image_graph, standard_normal_priors
 
 __all__ = ["graph_of", "known_start"]
 

@@ -405,9 +405,7 @@ def test_accuracy_is_followed_with_neighbors_and_without(way: str, tmp_path: Pat
 
 
 @pytest.mark.filterwarnings("ignore::inference.schedules.AbruptFadeInWarning")
-def test_each_change_is_compared_with_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_change_is_compared_with_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lost_rows, "images", lambda *_: few_digits())
     monkeypatch.setitem(lost_rows.LENGTHS, "digits", BRIEF)
     monkeypatch.setattr(lost_rows, "IMPROVED", 5)
