@@ -38,7 +38,6 @@ from facetvae.table_rules.sums import (
     can_add_up,
     enough,
     facets_that_add_up,
-    sum_of_facets,
 )
 from guides import FacetGuide, VaDEGuide
 from inference.initialization.mixtures import fit_mixtures
@@ -604,9 +603,7 @@ def sums_found(
     asked = [k for k in numbers or () if k is not None]
     if len(numbers or ()) > MOST_FACETS or not can_add_up(rows, asked):
         return None
-    if numbers and len(asked) == len(numbers):
-        return sum_of_facets(rows * unit, asked, seed).divided_by(unit)
-    found = facets_that_add_up(rows * unit, numbers and len(numbers), seed)
+    found = facets_that_add_up(rows * unit, numbers, seed)
     return found and found.divided_by(unit)
 
 

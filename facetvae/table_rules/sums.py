@@ -30,9 +30,9 @@ MAX_ROWS, MOST_WORK, LEAST_ROWS = 5000, 10_000_000, 1000
 MOST_FACETS, FACETS = 3, 2
 # Most clusters of the first facet and of each further one; fewest rows for each.
 MOST, MOST_FURTHER, FEWEST = 12, 8, 15
-# Mean adjusted Rand index between fits from which on clusters are stable; pairs of halves, and
-# starts, that are compared; and fits of k-means in each.
-STABLE, HALVES, STARTS, FITS = 0.8, 3, 5, 10
+# Mean adjusted Rand index between fits from which on clusters are stable, and by which others are
+# steadier; pairs of halves, and starts, that are compared; fits of k-means in starts and in halves.
+STABLE, STEADIER, HALVES, STARTS, FITS, FEW_FITS = 0.75, 0.05, 5, 5, 10, 3
 # Largest share of the smaller entropy that two facets may have in common.
 SHARED = 0.15
 # Share of the rows' variance that is added to the noise's; a row's certainty in its first cluster.
@@ -182,7 +182,9 @@ def _fitted(x: np.ndarray, labels: Sequence[np.ndarray], numbers: Sequence[int])
     return found
 
 
-def _clusters_beside(x: np.ndarray, means: Sequence[np.ndarray], k: int, seed: int) -> np.ndarray:
+def _clusters_beside(
+    x: np.ndarray, means: Sequence[np.ndarray], k: int, seed: int, fits: int = FITS
+) -> np.ndarray:
     """Of k-means, in what the directions of other facets' means leave of rows ``[N, D]``."""
     left = x - x.mean(0)
     for other in means:
@@ -190,7 +192,7 @@ def _clusters_beside(x: np.ndarray, means: Sequence[np.ndarray], k: int, seed: i
         left = left - left @ spanned.T @ spanned
     with warnings.catch_warnings():  # of equal rows
         warnings.simplefilter("ignore", ConvergenceWarning)
-        return KMeans(k, n_init=FITS, random_state=seed).fit(left).labels_
+        return KMeans(k, n_init=fits, random_state=seed).fit(left).labels_
 
 
 def _starts(
@@ -199,14 +201,21 @@ def _starts(
     """One facet after the other, each from clusters beside those before."""
     found: list[Any] = [before] * STARTS
     for k in numbers:
-        found = [_with_one_more(x, each, k, seed + i) for i, each in enumerate(found)]
+        found = [_with(x, each, k, seed + i) for i, each in enumerate(found)]
     return found
 
 
-def _with_one_more(x: np.ndarray, found: FacetSum | None, k: int, seed: int) -> FacetSum:
-    labels, means = (found.labels(x), found.means) if found else ([], [])
-    more = [*labels, _clusters_beside(x, means, k, seed)]
-    return _fitted(x, more, [*map(len, means), k])
+def _with(
+    x: np.ndarray, found: FacetSum | None, k: int, seed: int, place: int | None = None
+) -> FacetSum:
+    """With one facet more, or with another in the place of one, from clusters beside the others."""
+    labels, means = (found.labels(x), list(found.means)) if found else ([], [])
+    own = slice(len(means), None) if place is None else slice(place, place + 1)
+    means[own] = []
+    labels[own] = [_clusters_beside(x, means, k, seed)]
+    numbers = list(found.numbers) if found else []
+    numbers[own] = [k]
+    return _fitted(x, labels, numbers)
 
 
 def _likeliest(sums: Sequence[FacetSum], x: np.ndarray) -> FacetSum:
@@ -226,60 +235,77 @@ def can_add_up(x: np.ndarray, numbers: Sequence[int] = ()) -> bool:
 
 
 @on_one_thread
-def sum_of_facets(x: np.ndarray, numbers: Sequence[int], seed: int = 0) -> FacetSum:
-    """Facets with so many clusters each for ``x`` ``[N, D]``: of sums from starts in all orders of
-    the facets, the likeliest of those whose facets tell little of each other, or the one whose
-    facets tell least.
-    """
-    rows, found = enough(x, numbers), []
-    for order in set(permutations(range(len(numbers)))):
-        back = np.argsort(order).tolist()
-        asked = [numbers[j] for j in order]
-        found += [each.reordered(back) for each in _starts(rows, asked, seed)]
-    shared = [_shared(each.labels(rows)) for each in found]
-    least = max(SHARED, min(shared))
-    return _likeliest([s for s, of in zip(found, shared, strict=True) if of <= least], rows)
+def facets_that_add_up(
+    x: np.ndarray, numbers: Sequence[int | None] | None = None, seed: int = 0
+) -> FacetSum | None:
+    """Facets with so many clusters each, ``None`` where it is to be found; ``None`` for at most two
+    facets. ``None`` is returned if there are none.
 
-
-@on_one_thread
-def facets_that_add_up(x: np.ndarray, number: int | None = None, seed: int = 0) -> FacetSum | None:
-    """Facets and their numbers of clusters: of the first those numbers count that halves of the
-    rows agree on, of each further one those that starts agree on and that tell little of the facets
-    before, and the lowest BIC decides; clusters in a grid are two facets. A facet makes held-out
-    rows likelier by two standard errors; the first that is found is the last. ``None`` if there is
-    none.
+    The first facet is divided finely, so that what its clusters consist of is not taken for another
+    facet; further ones are looked for in what fine clusters leave. Then each gets the number of
+    clusters that is wanted, beside the others: in the order of facets that is likeliest, or, if
+    none is given, the first that is found is the last.
 
     :param x: ``[N, D]``, in proportions that k-means can see.
-    :param number: of facets, if it is known; else there are at most two.
     """
-    rows = thinned(x, MAX_ROWS)
+    wanted = list(numbers or [None] * FACETS)
+    rows = enough(x, [max(MOST, k or 0) for k in wanted])
     if not can_add_up(rows):
         return None
-    found = _most_stable(rows, seed)
-    if number is None and not _is_likelier(rows, found.numbers, [1], seed):
+    found, stable = _first(rows, seed)
+    if numbers is None and not _is_likelier(rows, found.numbers, [1], seed):
         return None
-    if number != 1:
+    if len(wanted) > 1:
         found = _grid_apart(rows, found, seed)
-    while len(found.numbers) < (number or FACETS):
-        more = _further(rows, found, seed)
-        if number is not None:
-            more = more or _likeliest(_starts(rows, [2], seed, found), rows)
-        elif more is None or not _is_likelier(rows, more.numbers, found.numbers, seed):
-            break
-        found = more
-    return found.reordered(range(len(found.numbers))[::-1])
+    own = found.numbers if len(found.numbers) > 1 else [min(stable, *found.numbers)]
+    found = _beside(rows, found, len(wanted), seed, surely=numbers is None)
+    own = own + found.numbers[len(own) :]
+    sums: dict[tuple[int, ...], FacetSum] = {}
+    for order in permutations(reversed(range(len(own)))):
+        asked = tuple(wanted[j] or k for j, k in zip(order, own, strict=True))
+        if asked not in sums:
+            sums[asked] = _resized(rows, found, asked, seed).reordered(np.argsort(order).tolist())
+    return _likeliest(list(sums.values()), rows)
 
 
-def _most_stable(x: np.ndarray, seed: int) -> FacetSum:
-    """Of the numbers of clusters that are the same in halves of the rows, the one with the lowest
-    BIC.
+def _first(x: np.ndarray, seed: int) -> tuple[FacetSum, int]:
+    """Clusters with the lowest BIC of those numbers that are the same in halves of the rows, and
+    the largest number that hardly any other is steadier than.
     """
     numbers = range(2, min(MOST, len(x) // (2 * FEWEST)) + 1)
     agreement = {k: fmean(_between_halves(x, k, seed)) for k in numbers}
-    least = min(STABLE, max(agreement.values()))
-    stable = [k for k, value in agreement.items() if value >= least]
-    sums = [_likeliest(_starts(x, [k], seed), x) for k in stable]
-    return min(sums, key=lambda each: each.bic(x))
+    best = max(agreement.values())
+    sums = [
+        _likeliest(_starts(x, [k], seed), x)
+        for k, value in agreement.items()
+        if value >= min(STABLE, best)
+    ]
+    stable = max(k for k, value in agreement.items() if value >= best - STEADIER)
+    return min(sums, key=lambda each: each.bic(x)), stable
+
+
+def _beside(x: np.ndarray, found: FacetSum, number: int, seed: int, surely: bool) -> FacetSum:
+    """With so many facets; fewer if each is to be independent and to make rows likelier."""
+    while len(found.numbers) < number:
+        more = _further(x, found, seed)
+        if surely and (more is None or not _is_likelier(x, more.numbers, found.numbers, seed)):
+            break
+        found = more or _likeliest(_starts(x, [2], seed, found), x)
+    return found
+
+
+def _resized(x: np.ndarray, found: FacetSum, numbers: Sequence[int], seed: int) -> FacetSum:
+    """With so many clusters of each facet: those it has are joined, or others looked for."""
+    for place, (own, k) in enumerate(zip(found.numbers, numbers, strict=True)):
+        if k > own:
+            found = _with(x, found, k, seed, place)
+        elif k < own:
+            labels, means = found.labels(x), found.means[place] @ found.whitening
+            joined = KMeans(k, n_init=FITS, random_state=seed)
+            joined.fit(means, sample_weight=found.weights[place])
+            labels[place] = joined.labels_[labels[place]]
+            found = _fitted(x, labels, [*found.numbers[:place], k, *found.numbers[place + 1 :]])
+    return found
 
 
 def _grid_apart(x: np.ndarray, found: FacetSum, seed: int) -> FacetSum:
@@ -295,7 +321,8 @@ def _between_halves(x: np.ndarray, k: int, seed: int) -> Iterator[float]:
     rng = np.random.default_rng(seed)
     for i in range(HALVES):
         halves = np.array_split(rng.permutation(len(x)), 2)
-        fits = [_with_one_more(x[half], None, k, i) for half in halves]
+        starts = [_clusters_beside(x[half], [], k, i, FEW_FITS) for half in halves]
+        fits = [_fitted(x[a], [own], [k]) for a, own in zip(halves, starts, strict=True)]
         yield adjusted_rand_score(*(fit.labels(x)[0] for fit in fits))
 
 
