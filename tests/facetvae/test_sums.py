@@ -94,9 +94,10 @@ def test_what_clusters_consist_of_is_no_further_facet() -> None:
     first, part, second = (rng.integers(k, size=600) for k in (3, 3, 2))
     whole, own, other = (rng.normal(size=(k, 24)) for k in (3, 9, 2))
     means = 4 * whole[first] + 2 * own[3 * first + part] + other[second]
-    found = facets_that_add_up(means + rng.normal(size=(600, 24)), [3, 2])
+    x = means + rng.normal(size=(600, 24))
+    found = facets_that_add_up(x, [3, 2])
     assert found is not None
-    assert min(agreement(found.labels(means), [first, second])) > 0.9
+    assert min(agreement(found.labels(x), [first, second])) > 0.9
 
 
 def test_there_may_be_one_facet_or_none() -> None:
