@@ -7,13 +7,17 @@ r"""Real texts with two labelings, embedded by a sentence encoder.
   of these, and whether it is praise.
 - "dialogs": turns of the Schema-Guided Dialogue data (its folder "train"): the domain, and what the
   turn does (asks, offers, confirms ...).
+- "commands": what people say to an assistant at home (NLU Evaluation Data; Liu et al., 2019; its
+  ten test sets): about alarms, the calendar or lists, and whether to set, query or remove one. Of
+  all themes these three alone have all three requests.
 - "events-2012", "events-2013", "events-held-out": messages on five, five and seven disasters
   (CrisisLexT26): which one, and what people told of it (damage, donations, sympathy ...), by paid
   readers. The seven are all others of which English words are in three messages of five.
 
-2,000 rows of each; those without a label, of two acts or of other kinds are left out, and of
-messages links and names. The encoder is a folder in the form of `transformers`, whose last layer is
-averaged over the tokens. Labels were looked at while rules were chosen, but for the held-out ones.
+At most 2,000 rows of each; those without a label, of two acts or of other kinds are left out, and
+of messages links and names. The encoder is a folder in the form of `transformers`, whose last layer
+is averaged over the tokens. Labels were looked at while rules were chosen, but for those of
+"commands" and the held-out events.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ import csv
 import json
 import re
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -92,6 +97,15 @@ def dialogs(source: Path) -> Iterator[Text]:
                         yield turn["utterance"], domain, act
 
 
+def commands(source: Path) -> Iterator[Text]:
+    requests = {"set": "set", "createoradd": "set", "query": "query", "remove": "remove"}
+    for theme, (intent, request) in product(("alarm", "calendar", "lists"), requests.items()):
+        for path in sorted(source.rglob(f"testset/csv/{theme}_{intent}.csv")):
+            with path.open(errors="replace") as file:
+                for row in csv.DictReader(file, delimiter=";"):
+                    yield row["answer_from_anno"].strip(), theme, request
+
+
 def messages(name: str) -> Callable[[Path], Iterator[Text]]:
     def read(source: Path) -> Iterator[Text]:
         for event in EVENTS[name]:
@@ -105,7 +119,9 @@ def messages(name: str) -> Callable[[Path], Iterator[Text]]:
     return read
 
 
-SETS = {"reviews": reviews, "dialogs": dialogs} | {name: messages(name) for name in EVENTS}
+SETS = {"reviews": reviews, "dialogs": dialogs, "commands": commands} | {
+    name: messages(name) for name in EVENTS
+}
 
 
 def embedded(texts: list[str], encoder: Path) -> np.ndarray:
