@@ -19,7 +19,12 @@ from facetvae.estimators.defaults import Lengths, epochs_of
 from facetvae.estimators.encoding import FEWEST_PIXELS
 from facetvae.estimators.facets import REST, facet_names, number_of_facets
 from facetvae.estimators.linear_maps import fit_networks, set_linear, set_widths
-from facetvae.estimators.training import STEPS_PER_LOOK, StopConverged, check_trained
+from facetvae.estimators.training import (
+    STEPS_PER_LOOK,
+    StopConverged,
+    check_trained,
+    warn_if_long,
+)
 from facetvae.table_rules.column_views import (
     ColumnViews,
     SubspaceView,
@@ -187,13 +192,15 @@ class FitStrategy(ABC):
         how = {"log_every": epochs, "progress": self.chosen.verbose, **options}
         runner.fit(x, epochs, self.chosen.batch_size, **how)
 
-    def _start(self, runner: SVIRunner, x: np.ndarray, **options: Any) -> FacetGuide:
+    def _start(self, runner: SVIRunner, x: np.ndarray, **given: Any) -> FacetGuide:
+        alone = sum(self.lengths.alone)
+        warn_if_long(runner, x, self.chosen.batch_size, alone + self.lengths.together)
         with warnings.catch_warnings():
             # Expected with few epochs, which the user asked for; the last phase warns if a facet is
             # dead.
             for expected in (AbruptFadeInWarning, DeadFacetWarning):
                 warnings.simplefilter("ignore", expected)
-            self._fit(runner, x, sum(self.lengths.alone), **options)
+            self._fit(runner, x, alone, **given)
         return runner.guide
 
 

@@ -1,12 +1,15 @@
-"""When a phase of a fit ends by itself, and whether training diverged."""
+"""How long a fit takes, when a phase of it ends by itself, and whether training diverged."""
 
 from __future__ import annotations
 
+import time
+import warnings
 from collections.abc import Sequence
-from math import isfinite
+from math import ceil, isfinite
 from typing import Any
 
 import numpy as np
+import torch
 
 from guides import FacetGuide
 from inference.evaluation.bounds import elbo
@@ -21,6 +24,8 @@ LOOKS = 5
 DRAWS = 5
 # Rows that are enough to see that networks diverged, and draws, the fewest that an estimate takes.
 ROWS, FEWEST_DRAWS = 1000, 2
+# Seconds of training from which a fit says how many it takes, and steps that are timed for it.
+LONG, TIMED = 180, 3
 # How torch's distributions begin to say that a parameter is not finite.
 OF_TORCH = "Expected parameter"
 
@@ -74,6 +79,27 @@ class StopConverged:
     def _keep(self, value: float) -> None:
         self.best, self.epoch = value, self.run.epoch
         self.state = {name: state.clone() for name, state in self.run.loss.state_dict().items()}
+
+
+def warn_if_long(run: Run, x: np.ndarray, batch_size: int, epochs: int) -> None:
+    """Warn if so many passes over the data take minutes, by the time of an objective and its
+    gradient; the run and the random streams stay as they are.
+    """
+    rows, taken = run.guide.observed(x[:batch_size], {}).x, []
+    leaves = [p for p in run.loss.parameters() if p.requires_grad]
+    with seeded(0, run.device):
+        for _ in range(TIMED):
+            started = time.perf_counter()
+            torch.autograd.grad(run.loss(rows), leaves, allow_unused=True)
+            taken.append(time.perf_counter() - started)
+    seconds = min(taken) * epochs * ceil(len(x) / batch_size)
+    if seconds > LONG:
+        warnings.warn(
+            f"training takes up to {seconds / 60:.0f} minutes on this machine: {epochs} passes "
+            f"over {len(x)} rows; for a first look give epochs={max(1, int(epochs * 60 / seconds))}"
+            " (about a minute), or fewer rows",
+            stacklevel=8,
+        )
 
 
 def check_trained(guide: FacetGuide, x: np.ndarray, learning_rate: float, **given: Any) -> None:

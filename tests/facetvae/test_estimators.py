@@ -1219,7 +1219,9 @@ def test_the_first_part_of_data_is_fitted_to() -> None:
     assert found.partial_fit(columns()).labels_.shape == (60, 2)
 
 
-def test_the_deepest_facet_of_images_starts_from_neighbors() -> None:
+def test_the_deepest_facet_of_images_starts_from_neighbors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Three kinds of bars: neighbors tell them, and their number is theirs."""
     rng = np.random.default_rng(0)
     kind = rng.integers(3, size=300)
@@ -1235,6 +1237,12 @@ def test_the_deepest_facet_of_images_starts_from_neighbors() -> None:
     told = short(n_clusters=(2, 4), epochs=1).fit(x)
     assert told.settings_["n_clusters"] == {"facet_0": 2, "facet_1": 4}
     assert told.settings_["counted"]["facet_1"] == "as given"
+    monkeypatch.setattr(training, "LONG", 0)
+    with pytest.warns(UserWarning, match=r"up to 0 minutes .*: 3 passes over 270 rows") as warned:
+        same = short(n_clusters=(2, 4), epochs=1).fit(x)
+    assert warned[0].filename == __file__
+    assert np.array_equal(same.labels_, told.labels_), "what is timed changes nothing"
+    monkeypatch.undo()
     label = np.where(np.arange(300) % 10, -1, kind)
     known = short(n_clusters=None, epochs=1).fit(x, labels={"facet_1": label})
     assert known.settings_["start"] == "LadderStrategy"
