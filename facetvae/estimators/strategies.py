@@ -436,7 +436,7 @@ class SumStrategy(SubspaceStrategy):
 
     def numbers(self, x: np.ndarray, latents: FacetGuide, chosen: Numbers) -> Counts:
         why = {
-            name: "as given" if k else "lowest BIC of those found again"
+            name: "as given" if k else "found again in other rows, or from other starts"
             for name, k in chosen.items()
         }
         each = zip(self.names, self.found.numbers, strict=True)

@@ -41,7 +41,7 @@ from lab.protocols.embeddings import DrawnEmbeddings, drawn_embeddings
 from lab.run_lines import run_all
 from lab.summarize import print_table
 
-__all__ = ["LEVELS", "METHODS", "measure"]
+__all__ = ["LEVELS", "METHODS", "measure", "residual_kmeans"]
 
 # Fewest and most rows that are drawn, and clusters of a labeling.
 ROWS, CLUSTERS = (1000, 4000), (3, 8)
@@ -85,7 +85,7 @@ def _ours_told(x: np.ndarray, numbers: Sequence[int], seed: int) -> np.ndarray:
     return MultiFacetClustering(len(numbers), **how).fit(x).labels_
 
 
-def _residual(x: np.ndarray, numbers: Sequence[int], seed: int) -> np.ndarray:
+def residual_kmeans(x: np.ndarray, numbers: Sequence[int], seed: int) -> np.ndarray:
     left, found = x - x.mean(0), []
     for k in numbers:
         fit = KMeans(k, n_init=STARTS, random_state=seed).fit(left)
@@ -125,7 +125,7 @@ def _neighbors(x: np.ndarray, K: int, seed: int) -> np.ndarray:
 METHODS: dict[str, Callable[[np.ndarray, Sequence[int], int], np.ndarray]] = {
     "ours": _ours,
     "ours, told": _ours_told,
-    "residual KMeans": _residual,
+    "residual KMeans": residual_kmeans,
     "NrKmeans": _nr_kmeans,
     "KMeans": _told(_kmeans),
     "GaussianMixture of 50 components": _told(_mixture),

@@ -1,4 +1,4 @@
-"""What a training step of every model costs: time and memory.
+"""What a training step of every model costs.
 
     python -m lab.benchmarks.model_costs --steps 30 --out costs.json
     python -m lab.benchmarks.model_costs --models MFCVAE VAE --modes --device cuda
@@ -47,7 +47,6 @@ from lab.benchmarks.model_steps import (
     check_same_objective,
     in_turns,
     interleaved_medians,
-    peak_memory,
     ratios,
     spread,
     timed,
@@ -67,14 +66,12 @@ class Settings:
 
     :ivar steps: timed, of each variant.
     :ivar untimed: before these.
-    :ivar remembered: variants whose memory is measured.
     """
 
     size: Size
     device: torch.device
     steps: int
     untimed: int = 5
-    remembered: tuple[str, ...] = ("ours", "plain loop", "ours, bf16")
 
 
 def build_step(variant: str, case: Case, settings: Settings) -> Callable[[], Any]:
@@ -89,16 +86,6 @@ def seconds_of_model(case: Case, settings: Settings) -> dict[str, float]:
         variant: timed(build_step(variant, case, settings), settings.device) for variant in VARIANTS
     }
     return interleaved_medians(steps, settings.steps, settings.untimed)
-
-
-def memory_of_model(case: Case, settings: Settings) -> dict[str, int]:
-    """Peak bytes of the variants whose memory is of interest."""
-    return {
-        variant: peak_memory(
-            lambda variant=variant: build_step(variant, case, settings), settings.device
-        )
-        for variant in settings.remembered
-    }
 
 
 # SVIRunner's compile=, by name; XLA takes the steps of a pass at once, so a turn is a pass.
@@ -188,26 +175,6 @@ def report_times(names: Sequence[str], settings: Settings) -> dict[str, dict[str
     return found
 
 
-def report_memory(names: Sequence[str], settings: Settings) -> dict[str, dict[str, int]]:
-    headings, found = ["", *settings.remembered], {}
-    print(
-        "Peak MiB of tensors over three steps, model, gradients and moments included\n"
-        + line(headings, headings)
-    )
-    for name in names:
-        found[name] = memory_of_model(CASES[name], settings)
-        print(
-            line([name, *(f"{of / 2**20:.1f}" for of in found[name].values())], headings),
-            flush=True,
-        )
-        gc.collect()
-    print(
-        "By PyTorch's allocator on the device, which knows neither Python nor libraries' own "
-        "buffers.\n"
-    )
-    return found
-
-
 def report_modes(names: Sequence[str], settings: Settings) -> dict[str, dict[str, Any]]:
     ways = [name for name in MODES if name != "handlers"]
     headings = ["", *MODES, *(f"{way} / handlers" for way in ways)]
@@ -232,7 +199,7 @@ def report_modes(names: Sequence[str], settings: Settings) -> dict[str, dict[str
 
 
 def measure(models: Sequence[str], settings: Settings, modes: Sequence[str] = ()) -> dict[str, Any]:
-    """Measure and print all; what was found, in seconds and bytes."""
+    """Measure and print all; what was found, in seconds."""
     about = {
         "device": str(settings.device),
         "threads": torch.get_num_threads(),
@@ -250,7 +217,6 @@ def measure(models: Sequence[str], settings: Settings, modes: Sequence[str] = ()
     return {
         "about": about,
         "seconds": report_times(models, settings) if models else {},
-        "peak_bytes": report_memory(models, settings) if models else {},
         "modes": report_modes(modes, settings) if modes else {},
     }
 
@@ -284,7 +250,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--out",
         type=Path,
-        help="write medians, quartiles and ratios, in seconds and bytes, to this JSON file",
+        help="write medians, quartiles and ratios, in seconds, to this JSON file",
     )
     args = parser.parse_args(arguments)
     pyro.set_rng_seed(0)
@@ -292,7 +258,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         torch.set_num_threads(args.threads)
     settings = Settings(FULL, args.device, args.steps)
     if args.smoke:
-        settings = replace(settings, size=SMALL, steps=3, untimed=1, remembered=("ours",))
+        settings = replace(settings, size=SMALL, steps=3, untimed=1)
     found = measure(args.models, settings, args.modes)
     if args.out is not None:
         args.out.write_text(json.dumps(found, indent=1) + "\n")

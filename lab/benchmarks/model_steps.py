@@ -1,25 +1,20 @@
 """Steps of one model, as functions that take them: the library's, a plain loop's and the networks'
 alone.
 
-And what is asked of them: whether the two objectives are the same, how long a step takes, alone or
-in turns with other programs, and its memory.
+And what is asked of them: whether the two objectives are the same, and how long a step takes, alone
+or in turns with other programs.
 """
 
 from __future__ import annotations
 
-import gc
-import json
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyro
 import torch
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
@@ -43,7 +38,6 @@ __all__ = [
     "in_turns",
     "interleaved_medians",
     "library_step",
-    "peak_memory",
     "ratios",
     "spread",
     "timed",
@@ -298,47 +292,3 @@ def _value_and_gradients(
         for name, p in loss.named_parameters()
     }
     return float(value.detach()), gradients
-
-
-def peak_memory(build: Callable[[], Step], device: torch.device) -> int:
-    """Most bytes that tensors take at once while a step is built and taken three times.
-
-    Parameters, gradients, Adam's moments, the batch, and what is kept for going backwards: all that
-    PyTorch's allocator hands out, counted as it does so. Python, libraries, and buffers that
-    operators get elsewhere are not in it.
-    """
-    if device.type == "cuda":
-        gc.collect()
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
-        _take_three(build)
-        return torch.cuda.max_memory_allocated(device) - before
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
-        _take_three(build)
-    with TemporaryDirectory() as folder:
-        trace = Path(folder) / "trace.json"
-        seen.export_chrome_trace(str(trace))
-        events = json.loads(trace.read_text())["traceEvents"]
-    return _highest([event["args"] for event in events if event["name"] == "[memory]"])
-
-
-def _take_three(build: Callable[[], Step]) -> None:
-    step = build()
-    for _ in range(3):  # from the second on there are moments, and gradients of the step before
-        step()
-
-
-def _highest(events: list[dict[str, Any]]) -> int:
-    """The peak of what was handed out and not given back; what is given back but was handed out
-    before is left out.
-    """
-    held: dict[int, int] = {}
-    total = highest = 0
-    for event in sorted(events, key=lambda event: event["Ev Idx"]):
-        if event["Bytes"] > 0:
-            held[event["Addr"]] = event["Bytes"]
-            total += event["Bytes"]
-        else:
-            total -= held.pop(event["Addr"], 0)
-        highest = max(highest, total)
-    return highest

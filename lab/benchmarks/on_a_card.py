@@ -100,7 +100,6 @@ PARTS: dict[str, Callable[[Case, costs.Settings], Any]] = {
     "correct": correct,
     "seconds": costs.seconds_of_model,
     "ways": partial(costs.seconds_by_mode, modes=WAYS),
-    "bytes": costs.memory_of_model,
 }
 
 

@@ -52,6 +52,7 @@ from sklearn.mixture import GaussianMixture
 from sklearn.preprocessing import StandardScaler
 
 from facetvae.estimators import MultiFacetClustering
+from lab.benchmarks.embeddings import residual_kmeans
 from lab.benchmarks.numbers_found import linear, standardized, table, timed_count
 from lab.protocols.datasets import torchvision_datasets
 from lab.protocols.sources import Labelings, labelings
@@ -217,6 +218,10 @@ def vade(data: Data, seed: int) -> np.ndarray:
     return found.fit(data.for_rivals).labels_
 
 
+def residual(data: Data, seed: int) -> np.ndarray:
+    return residual_kmeans(data.for_rivals, data.numbers, seed)
+
+
 def one_clustering(kind: type, data: Data, seed: int) -> np.ndarray:
     x = data.for_rivals
     fits = [kind(k, n_init=STARTS, random_state=seed) for k in dict.fromkeys(data.numbers)]
@@ -233,6 +238,7 @@ METHODS = {
     "ours, told": Method(ours_told),
     "start alone": Method(start_alone),
     "NR-Kmeans, told": Method(nr_kmeans, "clustpy"),
+    "residual KMeans, told": Method(residual),
     "AutoNR": Method(auto_nr, "clustpy"),
     # It refuses a single labeling.
     "ENRC, told": Method(enrc, "clustpy", only=(*DRAWN, "fruit", "nrLetters"), slow=True),
