@@ -172,16 +172,11 @@ def measure(shape: str, seed: int) -> tuple[dict[str, float], list[dict[str, flo
             rows.append({"found": 0.0, "NMI": 0.0, "NMI told K": 0.0})
             continue
         j = int(np.argmax(told))
-        tree = found.facets[j].tree
-        counts = {"merged": tree.modes, "BIC": len(tree.heights) + 1}
-        row = {"found": float(told[j] >= 0.5)}
-        row["NMI"] = max(nmi(label, each) for each in own)
+        modes = found.facets[j].tree.modes
+        row = {"found": float(told[j] >= 0.5), "NMI": max(nmi(label, each) for each in own)}
         row["NMI told K"] = told[j]
-        row["NMI of merged components"] = nmi(label, tree.labels(latents[j], tree.modes))
         if row["found"]:
-            for name, k in counts.items():
-                row[f"K exact, {name}"] = float(k == K)
-                row[f"K within 1, {name}"] = float(abs(k - K) <= 1)
+            row |= {"K exact": float(modes == K), "K within 1": float(abs(modes - K) <= 1)}
         rows.append(row)
     J = len(drawn.labels)
     return {
@@ -220,20 +215,6 @@ def report_none(seeds: range) -> None:
         )
 
 
-def report_one(seeds: range) -> None:
-    """How often tables with one labeling are said to have more."""
-    counts = []
-    for seed in seeds:
-        drawn = linear(seed)
-        if len(drawn.labels) == 1:
-            counts.append(number_of_facets(standardized(drawn.x)).number)
-    more, none = (np.mean(wrong) for wrong in (np.array(counts) > 1, np.array(counts) < 1))
-    print(
-        f"one labeling: a second is claimed in {more:.3f} of {len(counts)}, none in {none:.3f}",
-        flush=True,
-    )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -241,15 +222,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs=2, default=(0, 20), metavar=("FIRST", "END"))
     parser.add_argument("--shape", nargs="*", choices=SHAPES, default=["linear"])
     parser.add_argument("--none", action="store_true", help="tables without clusters")
-    parser.add_argument("--one", action="store_true", help="tables with one labeling")
     args = parser.parse_args()
     seeds = range(*args.seeds)
     for shape in args.shape:
         report_drawn(shape, seeds)
     if args.none:
         report_none(seeds)
-    if args.one:
-        report_one(seeds)
 
 
 if __name__ == "__main__":
