@@ -130,8 +130,8 @@ def test_most_drawn_tables_have_their_number_of_facets() -> None:
 
 @pytest.mark.thorough
 def test_data_without_clusters_have_no_facets() -> None:
-    """14 tables, and no claim: a rate of 20 % would be found in 95 % of tests. In 300 others, of
-    six of these kinds, there was none (lab/results/false_discovery.toml).
+    """14 tables, and no claim: a rate of 20 % would be found in 95 % of tests. In 700 others, of
+    the same kinds, there was none (lab/results/false_discovery.toml).
     """
     tables = 2 * len(NONE)
     assert binom.cdf(0, tables, 0.2) < 0.05
