@@ -37,13 +37,7 @@ from facetvae.table_rules.counting import FacetCount
 from facetvae.table_rules.merging import ClusterCount, likeliest_number, merged_number
 from facetvae.table_rules.rows import has_missing, in_parts, labeled, some_rows
 from facetvae.table_rules.subspaces import Subspaces, curvature_p_value, independent_subspaces
-from facetvae.table_rules.sums import (
-    MOST_FACETS,
-    FacetSum,
-    can_add_up,
-    enough,
-    facets_that_add_up,
-)
+from facetvae.table_rules.sums import MOST_FACETS, FacetSum, enough, facets_that_add_up
 from guides import FacetGuide, VaDEGuide
 from inference.initialization.mixtures import fit_mixtures
 from inference.initialization.neighbors import neighbor_clusters
@@ -606,11 +600,10 @@ def sums_found(
     :param numbers: of each facet's clusters, ``None`` where unknown; ``None`` for at most two
         facets.
     """
-    unit, rows = view.unit(x), some_rows(x, seed)
-    asked = [k for k in numbers or () if k is not None]
-    if len(numbers or ()) > MOST_FACETS or not can_add_up(rows, asked):
+    if len(numbers or ()) > MOST_FACETS:
         return None
-    found = facets_that_add_up(rows * unit, numbers, seed)
+    unit = view.unit(x)
+    found = facets_that_add_up(some_rows(x, seed) * unit, numbers, seed)
     return found and found.divided_by(unit)
 
 

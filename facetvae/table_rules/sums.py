@@ -227,11 +227,10 @@ def enough(x: np.ndarray, numbers: Sequence[int]) -> np.ndarray:
     return thinned(x, min(MAX_ROWS, max(LEAST_ROWS, MOST_WORK // prod(numbers))))
 
 
-def can_add_up(x: np.ndarray, numbers: Sequence[int] = ()) -> bool:
+def _can_add_up(x: np.ndarray, numbers: Sequence[int]) -> bool:
     """Whether rows ``[N, D]`` vary, and are enough for so many clusters of each facet."""
-    looked_at = min(len(x), MOST_WORK // prod(numbers), MAX_ROWS)
-    few = len(x) < 4 * FEWEST or looked_at < FEWEST * max(numbers, default=1)
-    return not few and bool((x.std(0) > 0).all())
+    looked_at = min(len(x), MOST_WORK // prod(numbers))
+    return looked_at >= FEWEST * max(4, *numbers) and bool((x.std(0) > 0).all())
 
 
 @on_one_thread
@@ -250,7 +249,7 @@ def facets_that_add_up(
     """
     wanted = list(numbers or [None] * FACETS)
     rows = enough(x, [max(MOST, k or 0) for k in wanted])
-    if not can_add_up(rows):
+    if not _can_add_up(rows, [k or 1 for k in wanted]):
         return None
     found, stable = _first(rows, seed)
     if numbers is None and not _is_likelier(rows, found.numbers, [1], seed):
