@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Sequence
-from math import ceil, isfinite
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from guides import FacetGuide
 from inference.evaluation.bounds import elbo
 from inference.randomness import seeded
 from inference.run import Run
+from inference.training.data_source import data_source_for
 
 #: Optimizer steps between two looks, about.
 STEPS_PER_LOOK = 100
@@ -85,14 +86,15 @@ def warn_if_long(run: Run, x: np.ndarray, batch_size: int, epochs: int) -> None:
     """Warn if so many passes over the data take minutes, by the time of an objective and its
     gradient; the run and the random streams stay as they are.
     """
-    rows, taken = run.guide.observed(x[:batch_size], {}).x, []
+    source, taken = data_source_for(run.guide, run.device, x, {}, batch_size, None), []
+    batch = source.subset(batch_size)
     leaves = [p for p in run.loss.parameters() if p.requires_grad]
     with seeded(0, run.device):
         for _ in range(TIMED):
             started = time.perf_counter()
-            torch.autograd.grad(run.loss(rows), leaves, allow_unused=True)
+            torch.autograd.grad(run.loss(batch.x), leaves, allow_unused=True)
             taken.append(time.perf_counter() - started)
-    seconds = min(taken) * epochs * ceil(len(x) / batch_size)
+    seconds = min(taken) * epochs * source.steps
     if seconds > LONG:
         warnings.warn(
             f"training takes up to {seconds / 60:.0f} minutes on this machine: {epochs} passes "
