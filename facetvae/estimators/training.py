@@ -13,7 +13,7 @@ import torch
 
 from guides import FacetGuide
 from inference.evaluation.bounds import elbo
-from inference.randomness import seeded
+from inference.randomness import seeded, synchronize
 from inference.run import Run
 from inference.training.data_source import data_source_for
 
@@ -93,6 +93,7 @@ def warn_if_long(run: Run, x: np.ndarray, batch_size: int, epochs: int) -> None:
         for _ in range(TIMED):
             started = time.perf_counter()
             torch.autograd.grad(run.loss(batch.x), leaves, allow_unused=True)
+            synchronize(run.device)
             taken.append(time.perf_counter() - started)
     seconds = min(taken) * epochs * source.steps
     if seconds > LONG:

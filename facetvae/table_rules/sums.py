@@ -201,20 +201,19 @@ def _starts(
     """One facet after the other, each from clusters beside those before."""
     found: list[Any] = [before] * STARTS
     for k in numbers:
-        found = [_with(x, each, k, seed + i) for i, each in enumerate(found)]
+        means = [each.means if each else [] for each in found]
+        beside = [_clusters_beside(x, own, k, seed + i) for i, own in enumerate(means)]
+        found = [_with(x, each, k, own) for each, own in zip(found, beside, strict=True)]
     return found
 
 
 def _with(
-    x: np.ndarray, found: FacetSum | None, k: int, seed: int, place: int | None = None
+    x: np.ndarray, found: FacetSum | None, k: int, label: np.ndarray, place: int = MOST_FACETS
 ) -> FacetSum:
-    """With one facet more, or with another in the place of one, from clusters beside the others."""
-    labels, means = (found.labels(x), list(found.means)) if found else ([], [])
-    own = slice(len(means), None) if place is None else slice(place, place + 1)
-    means[own] = []
-    labels[own] = [_clusters_beside(x, means, k, seed)]
-    numbers = list(found.numbers) if found else []
-    numbers[own] = [k]
+    """With one facet more, or with another in the place of one, from its clusters ``[N]``."""
+    labels, numbers = (found.labels(x), found.numbers) if found else ([], [])
+    own = slice(place, place + 1)  # beyond the last: one more
+    labels[own], numbers[own] = [label], [k]
     return _fitted(x, labels, numbers)
 
 
@@ -237,8 +236,7 @@ def _can_add_up(x: np.ndarray, numbers: Sequence[int]) -> bool:
 def facets_that_add_up(
     x: np.ndarray, numbers: Sequence[int | None] | None = None, seed: int = 0
 ) -> FacetSum | None:
-    """Facets with so many clusters each, ``None`` where it is to be found; ``None`` for at most two
-    facets. ``None`` is returned if there are none.
+    """Facets whose clusters add up; ``None`` if there are none, or too few rows.
 
     The first facet is divided finely, so that what its clusters consist of is not taken for another
     facet; further ones are looked for in what fine clusters leave. Then each gets the number of
@@ -246,6 +244,8 @@ def facets_that_add_up(
     none is given, the first that is found is the last.
 
     :param x: ``[N, D]``, in proportions that k-means can see.
+    :param numbers: of each facet's clusters, ``None`` where it is to be found; ``None`` for at most
+        two facets.
     """
     wanted = list(numbers or [None] * FACETS)
     rows = enough(x, [max(MOST, k or 0) for k in wanted])
@@ -297,13 +297,12 @@ def _resized(x: np.ndarray, found: FacetSum, numbers: Sequence[int], seed: int) 
     """With so many clusters of each facet: those it has are joined, or others looked for."""
     for place, (own, k) in enumerate(zip(found.numbers, numbers, strict=True)):
         if k > own:
-            found = _with(x, found, k, seed, place)
+            others = [means for j, means in enumerate(found.means) if j != place]
+            found = _with(x, found, k, _clusters_beside(x, others, k, seed), place)
         elif k < own:
-            labels, means = found.labels(x), found.means[place] @ found.whitening
             joined = KMeans(k, n_init=FITS, random_state=seed)
-            joined.fit(means, sample_weight=found.weights[place])
-            labels[place] = joined.labels_[labels[place]]
-            found = _fitted(x, labels, [*found.numbers[:place], k, *found.numbers[place + 1 :]])
+            joined.fit(found.means[place] @ found.whitening, sample_weight=found.weights[place])
+            found = _with(x, found, k, joined.labels_[found.labels(x)[place]], place)
     return found
 
 
@@ -321,7 +320,7 @@ def _between_halves(x: np.ndarray, k: int, seed: int) -> Iterator[float]:
     for i in range(HALVES):
         halves = np.array_split(rng.permutation(len(x)), 2)
         starts = [_clusters_beside(x[half], [], k, i, FEW_FITS) for half in halves]
-        fits = [_fitted(x[a], [own], [k]) for a, own in zip(halves, starts, strict=True)]
+        fits = [_with(x[a], None, k, own) for a, own in zip(halves, starts, strict=True)]
         yield adjusted_rand_score(*(fit.labels(x)[0] for fit in fits))
 
 
