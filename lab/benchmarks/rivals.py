@@ -10,8 +10,8 @@ nothing. VaDE, GaussianMixture and KMeans, which find one clustering, are always
 get a fit for each number of classes, and the best of these counts. Residual KMeans is that of
 `lab.benchmarks.embeddings`. NR-Kmeans, GaussianMixture and KMeans have ten starts, and NR-Kmeans a
 noise space; all else is as the methods have it by default. ENRC is slow and has to be named. For
-simulated data "Bayes rule" is no method but what the best one could do: the likeliest clusters given
-all that the data were drawn with.
+simulated data "Bayes rule" is no method but what the best one could do: the likeliest clusters
+given all that the data were drawn with.
 
 Rivals see standardized columns where units differ (wine, breast cancer, iris) and others as they
 are, as in ClustPy's examples; MultiFacetClustering always sees the data as they are. A labeling's
