@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["run_all", "whole_lines"]
+__all__ = ["parser_of", "run_all", "whole_lines"]
+
+
+def parser_of(text: str, first: int, end: int) -> argparse.ArgumentParser:
+    """Of a program with that docstring: for the seeds from ``first`` to before ``end``, and a file
+    of lines.
+    """
+    parser = argparse.ArgumentParser(description=text.split("\n\n")[0], allow_abbrev=False)
+    seeds = {"nargs": 2, "type": int, "default": [first, end]}
+    parser.add_argument("--seeds", **seeds, help="the first, and one after the last")
+    parser.add_argument("--out", type=Path, required=True, help="a file of lines of JSON")
+    return parser
 
 
 def run_all(

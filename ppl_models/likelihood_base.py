@@ -42,11 +42,6 @@ class Likelihood(Configurable, nn.Module):
     #: whether data may be rows of a sparse matrix, of which most entries are 0
     takes_sparse = False
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        if "filled" in vars(cls):
-            raise TypeError(f"{cls.__name__}.filled is never called: `features` has its place")
-
     def prepare(self, x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """Convert a batch to the form that the density expects; a second call changes nothing.
 

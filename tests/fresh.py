@@ -4,7 +4,7 @@ to import its libraries.
 :func:`run` does what ``subprocess.run([sys.executable, *arguments])`` does. The first call starts a
 server: a new interpreter that imports the libraries, and nothing of this project or of the tests.
 For each program the server forks. The child gets its own arguments, folder, environment and files,
-so that it sees what a new interpreter sees; ``test_fresh.py`` compares the two.
+so that it sees what a new interpreter sees.
 """
 
 from __future__ import annotations

@@ -82,7 +82,9 @@ class Direct_ELBO(ELBO):
 
 def site_densities(trace: Trace) -> Iterator[tuple[str, dict[str, Any]]]:
     """Names and sites that have a density; a plate's index site has none."""
-    return ((name, site) for name, site in trace.nodes.items() if _is_density(name, site))
+    for name, site in trace.nodes.items():
+        if site["type"] == "sample" and not site_is_subsample(site):
+            yield name, site
 
 
 def densities(trace: Trace) -> Iterator[Tensor]:
@@ -97,7 +99,3 @@ def _score(trace: Trace) -> None:
             site["value"], *site["args"], **site["kwargs"]
         )
         site["log_prob"] = scale_and_mask(site["unscaled_log_prob"], site["scale"], site["mask"])
-
-
-def _is_density(name: str, site: dict[str, Any]) -> bool:
-    return site["type"] == "sample" and not site_is_subsample(site)

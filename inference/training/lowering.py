@@ -138,10 +138,6 @@ def _changed(node: Node, result: Any) -> dict[Node, Any]:
 # Operations whose arguments have another form in JAX, and PyTorch's derivatives.
 
 
-def _linear(rows: Array, weight: Array, bias: Array | None) -> Array:
-    return rows @ weight.T if bias is None else rows @ weight.T + bias
-
-
 def _axes(dim: Any) -> Any:
     return tuple(dim) if isinstance(dim, list | tuple) else dim
 
@@ -164,10 +160,6 @@ def _part(dim: int, ndim: int, part: Any) -> tuple[Any, ...]:
     return tuple(part if i == dim % ndim else slice(None) for i in range(ndim))
 
 
-def _slice(x: Array, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Array:
-    return x[_part(dim, x.ndim, slice(start, end, step))]
-
-
 def _slice_slope(g: Array, sizes: Any, dim: int, start: Any, end: Any, step: int) -> Array:
     place = _part(dim, len(sizes), slice(start, end, step))
     return jnp.zeros(tuple(sizes), g.dtype).at[place].set(g)
@@ -187,27 +179,11 @@ def _binary_cross_entropy(
     return (losses, losses.mean(), losses.sum())[reduction]
 
 
-def _softplus(x: Array, beta: float = 1, threshold: float = 20) -> Array:
-    return jnp.where(x * beta > threshold, x, nn.softplus(x * beta) / beta)
-
-
-def _softplus_slope(g: Array, x: Array, beta: float, threshold: float) -> Array:
-    return jnp.where(x * beta > threshold, g, g * nn.sigmoid(x * beta))
-
-
 def _elu_slope(
     g: Array, alpha: Any, scale: Any, input_scale: Any, is_result: bool, x: Array
 ) -> Array:
     below = x + alpha * scale if is_result else alpha * scale * jnp.exp(x * input_scale)
     return g * jnp.where(x > 0, scale, input_scale * below)
-
-
-def _log_softmax_slope(g: Array, result: Array, dim: int, dtype: Any) -> Array:
-    return g - jnp.exp(result) * g.sum(dim, keepdims=True)
-
-
-def _softmax_slope(g: Array, result: Array, dim: int, dtype: Any) -> Array:
-    return result * (g - (g * result).sum(dim, keepdims=True))
 
 
 def _diagonal_matrix(x: Array, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Array:
@@ -223,10 +199,6 @@ def _at(x: Array, indices: Sequence[Any]) -> tuple[Any, ...]:
 def _index_put(x: Array, indices: Any, values: Any, accumulate: bool = False) -> Array:
     place = x.at[_at(x, indices)]
     return place.add(values) if accumulate else place.set(values)
-
-
-def _index_add(x: Array, dim: int, index: Array, source: Array, alpha: Any = 1) -> Array:
-    return x.at[_part(dim, x.ndim, index)].add(alpha * source)
 
 
 def _triangular(
@@ -308,11 +280,11 @@ IN_NUMPY = """
 OPERATIONS: dict[str, Callable[..., Any]] = {
     **{each.partition(":")[0]: getattr(jnp, each.rpartition(":")[2]) for each in IN_NUMPY.split()},
     "_fused_adam": _adam,
-    "mkldnn::_linear_pointwise": lambda x, weight, bias, *how: _linear(x, weight, bias),
+    "mkldnn::_linear_pointwise": lambda x, w, b, *how: x @ w.T if b is None else x @ w.T + b,
     "_log_softmax": lambda x, dim, half: nn.log_softmax(x, axis=dim),
-    "_log_softmax_backward_data": _log_softmax_slope,
+    "_log_softmax_backward_data": lambda g, y, dim, _: g - jnp.exp(y) * g.sum(dim, keepdims=True),
     "_softmax": lambda x, dim, half: nn.softmax(x, axis=dim),
-    "_softmax_backward_data": _softmax_slope,
+    "_softmax_backward_data": lambda g, y, dim, _: y * (g - (g * y).sum(dim, keepdims=True)),
     "_to_copy": _cast,
     "add": lambda a, b, alpha=1: a + (b if alpha == 1 else alpha * b),
     "addmm": lambda bias, x, weight: x @ weight + bias,
@@ -331,7 +303,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "expand": _expand,
     "getitem": operator.getitem,
     "index": lambda x, indices: x[_at(x, indices)],
-    "index_add": _index_add,
+    "index_add": lambda x, dim, i, y, alpha=1: x.at[_part(dim, x.ndim, i)].add(alpha * y),
     "index_put": _index_put,
     "index_select": lambda x, dim, index: jnp.take(x, index, axis=dim),
     "leaky_relu": lambda x, slope=0.01: nn.leaky_relu(x, slope),
@@ -348,10 +320,10 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "relu": nn.relu,
     "select": lambda x, dim, i: lax.index_in_dim(x, i, dim, keepdims=False),
     "sigmoid": nn.sigmoid,
-    "slice": _slice,
+    "slice": lambda x, dim=0, a=None, b=None, by=1: x[_part(dim, x.ndim, slice(a, b, by))],
     "slice_backward": _slice_slope,
-    "softplus": _softplus,
-    "softplus_backward": _softplus_slope,
+    "softplus": lambda x, b=1, most=20: jnp.where(x * b > most, x, nn.softplus(x * b) / b),
+    "softplus_backward": lambda g, x, b, most: jnp.where(x * b > most, g, g * nn.sigmoid(x * b)),
     "split": _split,
     "split_with_sizes": _split,
     "squeeze": lambda x, dim: jnp.squeeze(x, dim) if x.shape[dim] == 1 else x,

@@ -17,7 +17,6 @@ import importlib.util
 import json
 import sys
 import types
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,16 +61,12 @@ def authors_model(checkout: Path, epochs: int, batches: int) -> Any:
     )
 
 
-def batches_of(x: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Batches in a random order, numbered from 0."""
-    yield from enumerate(x[order] for order in torch.randperm(len(x)).split(BATCH_SIZE))
-
-
 def train(model: Any, optimizer: torch.optim.Optimizer, x: Tensor, epoch: int) -> float:
     """An epoch; returns its mean loss, in nats per datum."""
     model.train()
     total = 0.0
-    for number, batch in batches_of(x):
+    for number, order in enumerate(torch.randperm(len(x)).split(BATCH_SIZE)):
+        batch = x[order]
         optimizer.zero_grad()
         x_hat, posteriors, draws = model.forward(batch, epoch, number)
         loss = model.compute_loss_5terms(batch, x_hat, posteriors, draws, epoch)[0]

@@ -15,10 +15,8 @@ One line of JSON for each table and network; those that the file has are left ou
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +25,7 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from facetvae.estimators import MultiFacetClustering
 from lab.benchmarks.numbers_found import table
-from lab.run_lines import run_all
+from lab.run_lines import parser_of, run_all
 from lab.summarize import print_table
 
 LAYERS = (1, 2, 3)
@@ -75,11 +73,7 @@ def nearest(found: MultiFacetClustering, x: np.ndarray, test: np.ndarray) -> np.
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
-    parser.add_argument(
-        "--seeds", nargs=2, type=int, default=[50000, 50010], help="the first, and after the last"
-    )
-    parser.add_argument("--out", type=Path, required=True, help="a file of lines of JSON")
+    parser = parser_of(__doc__, 50000, 50010)
     args = parser.parse_args(arguments)
     seeds = range(*args.seeds)
     runs = [(n, seed, how) for n in LAYERS for seed in seeds for how in NETWORKS]

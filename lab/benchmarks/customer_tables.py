@@ -16,11 +16,9 @@ One line of JSON a table; tables that the file has are left out.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +26,7 @@ from scipy.stats import norm, poisson
 
 from facetvae.estimators import MultiFacetClustering
 from lab.benchmarks.mixed_tables import scores_of
-from lab.run_lines import run_all
+from lab.run_lines import parser_of, run_all
 from lab.summarize import print_tables
 
 __all__ = ["CustomerTable", "customer_table", "measure"]
@@ -150,11 +148,7 @@ def _lace(frame: Any, seed: int) -> np.ndarray:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
-    parser.add_argument(
-        "--seeds", nargs=2, type=int, default=[100, 130], help="the first, and one after the last"
-    )
-    parser.add_argument("--out", type=Path, required=True, help="a file of lines of JSON")
+    parser = parser_of(__doc__, 100, 130)
     args = parser.parse_args(arguments)
     seeds = [(seed,) for seed in range(*args.seeds)]
     lines = run_all(args.out, seeds, ["seed"], {}, lambda seed: {"scores": measure(seed)})

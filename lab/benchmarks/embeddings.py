@@ -22,7 +22,6 @@ One line of JSON for each level, seed and method; those that the file has are le
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -38,7 +37,7 @@ from sklearn.mixture import GaussianMixture
 from facetvae.estimators import MultiFacetClustering
 from inference import neighbor_clusters
 from lab.protocols.embeddings import DrawnEmbeddings, drawn_embeddings
-from lab.run_lines import run_all
+from lab.run_lines import parser_of, run_all
 from lab.summarize import print_table
 
 __all__ = ["LEVELS", "METHODS", "measure", "residual_kmeans"]
@@ -150,15 +149,11 @@ def measure(level: str, seed: int, method: str, rows: int | None = None) -> dict
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
+    parser = parser_of(__doc__, 100, 110)
     parser.add_argument("--levels", nargs="+", choices=LEVELS, default=list(LEVELS))
     parser.add_argument("--texts", type=Path, help="a file of lab.benchmarks.embed_texts instead")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--rows", type=int, help="how many; by default drawn for each seed")
-    parser.add_argument(
-        "--seeds", nargs=2, type=int, default=[100, 110], help="the first, and one after the last"
-    )
-    parser.add_argument("--out", type=Path, required=True, help="a file of lines of JSON")
     args = parser.parse_args(arguments)
     if args.texts:
         LEVELS[args.texts.stem] = _of_file(args.texts)

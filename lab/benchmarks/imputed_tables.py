@@ -19,13 +19,11 @@ One line of JSON a table and share; those that the file has are left out.
 
 from __future__ import annotations
 
-import argparse
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,7 +35,7 @@ from sklearn.impute import IterativeImputer, KNNImputer, SimpleImputer
 
 from facetvae.estimators import MultiFacetClustering
 from lab.benchmarks.mixed_tables import NUMBERS, MixedTable, mixed_table
-from lab.run_lines import run_all
+from lab.run_lines import parser_of, run_all
 from lab.summarize import print_tables
 
 __all__ = ["Coded", "errors", "known_values", "measure", "with_gaps"]
@@ -208,13 +206,9 @@ def measure(rows: int, seed: int, share: float) -> dict[str, dict[str, float]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
+    parser = parser_of(__doc__, 10, 20)
     parser.add_argument("--rows", type=int, default=1000, help="of simulated tables")
-    parser.add_argument(
-        "--seeds", nargs=2, type=int, default=[10, 20], help="the first, and one after the last"
-    )
     parser.add_argument("--shares", nargs="+", type=float, default=list(SHARES))
-    parser.add_argument("--out", type=Path, required=True, help="a file of lines of JSON")
     args = parser.parse_args(arguments)
     runs = [(seed, share) for share in args.shares for seed in range(*args.seeds)]
     settings = {"table": "drawn", "rows": args.rows}

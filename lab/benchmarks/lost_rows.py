@@ -13,7 +13,6 @@ that the file has are left out.
 
 from __future__ import annotations
 
-import argparse
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -43,7 +42,7 @@ from lab.benchmarks.neighbor_prior import (
 )
 from lab.figures.comparisons import paired_changes
 from lab.protocols.neighbors import graph_of
-from lab.run_lines import run_all
+from lab.run_lines import parser_of, run_all
 from lab.summarize import print_table
 
 ROWS, HELD_OUT = 16_000, 4_000
@@ -180,12 +179,10 @@ MEASURES = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
+    parser = parser_of(__doc__, 0, 5)
     parser.add_argument("--dataset", choices=tuple(LENGTHS), required=True)
     parser.add_argument("--data-root", type=Path)
-    parser.add_argument("--seeds", nargs=2, type=int, default=[0, 5], help="first, after last")
     parser.add_argument("--changes", nargs="+", choices=tuple(CHANGES), default=tuple(CHANGES))
-    parser.add_argument("--out", type=Path, required=True, help="a file of lines of JSON")
     parser.add_argument("--figure", type=Path, help="where to draw what each change gives")
     args = parser.parse_args(arguments)
     runs = [(change, seed) for seed in range(*args.seeds) for change in args.changes]

@@ -16,7 +16,6 @@ One line of JSON a table; tables that the file has are left out.
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import resource
 import tempfile
@@ -32,7 +31,7 @@ from sklearn.metrics import normalized_mutual_info_score
 
 from facetvae.estimators import MultiFacetClustering
 from lab.protocols.sources import labelings
-from lab.run_lines import run_all
+from lab.run_lines import parser_of, run_all
 from lab.summarize import print_tables
 
 __all__ = ["measure"]
@@ -167,14 +166,10 @@ def measure(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
+    parser = parser_of(__doc__, 0, 3)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--columns", type=int, default=64)
     parser.add_argument("--epochs", type=int, help="of all phases; by default as many as they need")
-    parser.add_argument(
-        "--seeds", nargs=2, type=int, default=[0, 3], help="the first, and one after the last"
-    )
-    parser.add_argument("--out", type=Path, required=True, help="a file of lines of JSON")
     args = parser.parse_args(arguments)
     sizes = {"rows": args.rows, "columns": args.columns, "epochs": args.epochs}
     seeds = [(seed,) for seed in range(*args.seeds)]

@@ -16,11 +16,9 @@ One line of JSON a table; tables that the file has are left out.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,7 +28,7 @@ from sklearn.metrics import normalized_mutual_info_score
 from sklearn.mixture import GaussianMixture
 
 from facetvae.estimators import MultiFacetClustering
-from lab.run_lines import run_all
+from lab.run_lines import parser_of, run_all
 from lab.summarize import print_tables
 
 __all__ = ["DrawnKinds", "DrawnNumbers", "MixedTable", "measure", "mixed_table", "one_hot"]
@@ -185,7 +183,7 @@ def _leave_out(rng: np.random.Generator, columns: dict[str, np.ndarray], share: 
 def measure(rows: int, seed: int) -> dict[str, dict[str, float]]:
     """Scores of each method with each labeling, and seconds."""
     drawn = mixed_table(rows, seed)
-    found = {"known": lambda: _by_labeling(drawn.known)}
+    found = {"known": lambda: np.stack(list(drawn.known.values()), 1)}
     frame = drawn.frame()
     found["ours"] = lambda: MultiFacetClustering(random_state=seed).fit(frame).labels_
     for kind in (GaussianMixture, KMeans):
@@ -228,10 +226,6 @@ def one_hot(frame: Any) -> np.ndarray:
     return np.stack(columns, 1)
 
 
-def _by_labeling(labels: Mapping[str, np.ndarray]) -> np.ndarray:
-    return np.stack(list(labels.values()), 1)
-
-
 def _told(kind: type, x: np.ndarray, seed: int) -> np.ndarray:
     """A fit for each number of clusters, side by side."""
     return np.stack(
@@ -253,12 +247,8 @@ def _prototypes(frame: Any, seed: int) -> np.ndarray:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
+    parser = parser_of(__doc__, 10, 20)
     parser.add_argument("--rows", type=int, default=1000)
-    parser.add_argument(
-        "--seeds", nargs=2, type=int, default=[10, 20], help="the first, and one after the last"
-    )
-    parser.add_argument("--out", type=Path, required=True, help="a file of lines of JSON")
     args = parser.parse_args(arguments)
     seeds = [(seed,) for seed in range(*args.seeds)]
 

@@ -18,10 +18,8 @@ One line of JSON a drawn matrix; those that the file has are left out.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,7 +31,7 @@ from sklearn.decomposition import TruncatedSVD
 
 from facetvae.estimators import MultiFacetClustering
 from lab.benchmarks.mixed_tables import scores_of
-from lab.run_lines import run_all
+from lab.run_lines import parser_of, run_all
 from lab.summarize import print_tables
 from ppl_models import DirichletMultinomial
 
@@ -153,13 +151,9 @@ def _directions(x: csr_array, seed: int) -> np.ndarray:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
+    parser = parser_of(__doc__, 10, 20)
     parser.add_argument("--rows", type=int, default=2000)
     parser.add_argument("--columns", type=int, default=1000)
-    parser.add_argument(
-        "--seeds", nargs=2, type=int, default=[10, 20], help="the first, and one after the last"
-    )
-    parser.add_argument("--out", type=Path, required=True, help="a file of lines of JSON")
     args = parser.parse_args(arguments)
     runs = [(kind, seed) for kind in ("multinomial", "misfit") for seed in range(*args.seeds)]
     settings = {"rows": args.rows, "columns": args.columns}

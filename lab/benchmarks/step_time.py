@@ -326,14 +326,10 @@ def begun(variant: str, size: Size, precision: str) -> tuple[Step, float]:
     except (RuntimeError, ValueError) as error:
         if variant not in OPTIONAL:
             raise
-        raise Unavailable(first_line(error)) from error
+        raise Unavailable(str(error).strip().partition("\n")[0]) from error
     if isinstance(step, FitSteps) and step.refusal is not None:
         raise Unavailable(step.refusal)
     return step, seconds
-
-
-def first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
 
 
 def limit_jax(threads: int) -> None:

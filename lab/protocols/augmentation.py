@@ -122,18 +122,10 @@ def unmixed(x: np.ndarray, seed: int) -> np.ndarray:
     return x
 
 
-def once_mixed(mix: Mix, seed: int, epochs: int) -> Iterator[np.ndarray]:
-    return repeat(mix(seed), epochs)
-
-
-def mixed_anew(mix: Mix, seed: int, epochs: int) -> Iterator[np.ndarray]:
-    return (mix(derive_seed(seed, epoch)) for epoch in range(epochs))
-
-
 # From what replaces images, by seed, to the images of each epoch.
 SUBSTITUTIONS: dict[str, Callable[[Mix, int, int], Iterator[np.ndarray]]] = {
-    "anew": mixed_anew,
-    "once": once_mixed,
+    "anew": lambda mix, seed, epochs: (mix(derive_seed(seed, each)) for each in range(epochs)),
+    "once": lambda mix, seed, epochs: repeat(mix(seed), epochs),
 }
 
 

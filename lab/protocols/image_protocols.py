@@ -92,10 +92,6 @@ STANDS_FOR = {"digits": "mnist", "color-digits": "svhn", "color-mnist": "svhn"}
 SCORED = {("mnist", "mlp"): 0.1, ("mnist", "resnet"): 0.1}
 
 
-def as_in_the_paper(dataset: str, network: str) -> Settings:
-    return Settings()
-
-
 def as_run(dataset: str, network: str) -> Settings:
     """The authors' settings for a data set and a network, by the example's names for them.
 
@@ -233,10 +229,6 @@ def drawn_once(x: np.ndarray, pixels: np.ndarray, seed: int) -> np.ndarray:
     return left_out(binarized(x, seed), pixels)
 
 
-def only_means(prior: GaussianMixture) -> None:
-    xavier_uniform_(prior.loc.data)
-
-
 def means_and_variances(prior: GaussianMixture) -> None:
     """Xavier-normal means and log-variances, both ``[d, K]`` in the authors' code."""
     log_variance = xavier_normal_(torch.empty_like(prior.loc))
@@ -310,10 +302,10 @@ ALL_VARIATES = ("aligned, in sample", "aligned, out of sample")
 BEST_VARIATES = (f"{VARIATES} variates, in sample", f"{VARIATES} variates, rematched")
 PROTOCOLS = {
     "paper": Protocol(
-        as_in_the_paper,
+        lambda dataset, network: Settings(),
         ("VaDE", "iVAE"),
         AS_GIVEN,
-        only_means,
+        lambda prior: xavier_uniform_(prior.loc.data),
         as_built,
         means_of_z,
         ALL_VARIATES,

@@ -81,6 +81,7 @@ FIGURES = {
         ("unknown: given", lambda: Explorer(guide(), X, {"group": LABEL}), "besides x, got group"),
         ("shape: labels", lambda: Explorer(guide(), X, labels={"u": [1]}), "label 'u' has shape"),
         ("shape: image", lambda: Explorer(guide(), X, image_shape=(2, 2)), "be drawn as images"),
+        ("range: image", lambda: Explorer(guide(), X, image_shape=(-2, -3)), "each of image_shape"),
         (
             "misfit: names of columns",
             lambda: Explorer(guide(), X, columns=["a", "a"]),

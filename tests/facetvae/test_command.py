@@ -69,6 +69,7 @@ def test_help_needs_no_pytorch(asked: str) -> None:
         ("describe", "required: run"),
         ("describe run --seed -1", "--seed: must be from 0 to 4294967295, got -1"),
         ("describe run --rows x", "--rows: invalid integer value: 'x'"),
+        ("describe run --rows 0", "--rows: must be"),
         ("describe run --port 1", "unrecognized arguments: --port 1"),
         ("explore run --port 70000", "--port: must be from 0 to 65535, got 70000"),
         ("explore run --image-shape -8 -8", "--image-shape"),

@@ -287,13 +287,3 @@ def test_two_processes_do_not_write_into_one_folder(
     first.join()
     runner().fit(X, epochs=2, checkpoints=Checkpoints(tmp_path, resume=True), **SIZES)
     assert len(Checkpoints(tmp_path, resume=True).written()) == 2
-
-
-def test_what_cannot_be_saved_is_refused_at_the_first_record() -> None:
-    """Without anything that would write it before the run is saved."""
-
-    def measure(run: Any, record: dict[str, Any]) -> None:
-        record["odd"] = np.zeros(3)
-
-    with pytest.raises(ValueError, match=r"measure put into the record's 'odd'"):
-        runner().fit(X, epochs=3, progress=False, callbacks=[measure])

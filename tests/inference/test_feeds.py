@@ -17,10 +17,10 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, TensorDataset
 
 from inference import Checkpoints, Rows, SVIRunner
-from inference.checkpoints.periodic import CheckpointWriter
 from inference.training.data_source import InMemorySource, LoaderSource, data_source_for
 from inference.training.faults import non_finite_terms
 from tests.catalog import ivae, mlvae, nvae_partly_labeled_two_draws, two_facets, vade
+from tests.inference.test_resuming import stopping
 
 pytestmark = pytest.mark.slow(15)
 
@@ -93,18 +93,9 @@ def test_a_run_on_a_loader_goes_on_as_if_it_had_not_stopped(
         loader = DataLoader(Noisy(X), batch_size=8, shuffle=True, num_workers=workers)
         return runner().fit(loader, epochs=2, progress=False, **options)
 
-    original, taken = CheckpointWriter.after_steps, []
-
-    def after_steps(self: CheckpointWriter, number: int) -> None:
-        original(self, number)
-        taken.append(1)
-        if len(taken) == steps:
-            self.write()
-            raise InterruptedError
-
     unbroken = fit()
     with monkeypatch.context() as patch:
-        patch.setattr(CheckpointWriter, "after_steps", after_steps)
+        stopping(patch, steps)
         with pytest.raises(InterruptedError):
             fit(checkpoints=Checkpoints(tmp_path))
     assert same(unbroken, fit(checkpoints=Checkpoints(tmp_path, resume=True)))

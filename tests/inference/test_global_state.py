@@ -8,7 +8,6 @@ Every public name's example and every refused call are under the same check, in
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache
@@ -262,13 +261,6 @@ def test_estimators(kind: str, method: str) -> None:
     for nth in sorted({1, (calls[0] + 1) // 2, calls[0]}):
         with unchanged(), failing_layers(nth), pytest.raises(Injected):
             ask(each)
-
-
-@pytest.mark.parametrize("kind", ESTIMATORS)
-def test_an_estimator_is_pickled(kind: str) -> None:
-    each = fitted(kind)
-    with unchanged():
-        pickle.loads(pickle.dumps(each))
 
 
 class Faulty:

@@ -242,6 +242,8 @@ def test_of_several_runs_the_one_that_fails_is_named_and_left_as_it_was() -> Non
         FloatingPointError, match="seed 1, or its gradient, was not finite at step 6 "
     ):
         fit_together(both, X, epochs=2, callbacks=callbacks, **SIZES)
+    for p in (p for runner in both for p in runner.loss.parameters()):
+        assert p.untyped_storage().nbytes() == p.nbytes
     assert all(p.isfinite().all() for p in both[0].loss.parameters())
     assert {int(state["step"]) for state in both[1].optimizer.state.values()} == {5}
 

@@ -21,7 +21,7 @@ from inference.training.recording import agree, record, recorded
 from inference.training.straight import straight
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder, Normal
 from ppl_models.networks import dense
-from tests.catalog import EACH, OBJECTIVES, PAIRS, given, mlvae, network_relaxed, two_facets
+from tests.catalog import EACH, OBJECTIVES, PAIRS, given, mlvae, two_facets
 from tests.test_contract import data
 
 # Objectives that read values back to the host cannot be recorded; the others with one guide each.
@@ -204,12 +204,6 @@ def test_weights_move_and_nothing_is_recorded_anew(schedule: Schedule, built: li
     a, b = (small(mode, schedule=schedule).fit(X, 4, **SIZES) for mode in (None, "replay"))
     assert_same(a, b)
     assert len(built) == 2
-
-
-def test_temperatures_move(recorders: list[Recorder]) -> None:
-    runs = (start(network_relaxed, None, compile=mode) for mode in (None, "replay"))
-    assert_same(*(run.fit(X, 4, **SIZES) for run in runs))
-    assert not recorders[-1].refused
 
 
 def test_what_a_callback_changes_is_recorded_anew(built: list[None]) -> None:

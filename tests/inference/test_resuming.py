@@ -184,39 +184,22 @@ def test_the_last_ones_are_kept(tmp_path: Path) -> None:
     }
 
 
-DAMAGE: dict[str, Callable[[Path], Any]] = {
-    "a flipped bit": lambda path: flip(path / "tensors.safetensors"),
-    "truncated state": lambda path: (path / "state.json").write_text('{"format": 2'),
-    "no digests": lambda path: (path / "digests.json").unlink(),
-}
-
-
 def flip(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(bytes(content))
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_checkpoint_is_passed_over(damage: str, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
     def fit(**options: Any) -> SVIRunner:
         runner, x, _ = start(two_facets)
         return runner.fit(x, **SIZES, **options)
 
     unbroken = fit(checkpoints=Checkpoints(tmp_path))
-    DAMAGE[damage](tmp_path / "step-0000000009")
-    with pytest.raises(ValueError, match=r"incomplete|damaged|Expecting"):
-        read(tmp_path / "step-0000000009")
+    flip(tmp_path / "step-0000000009" / "tensors.safetensors")
     with pytest.warns(CheckpointWarning, match="step-0000000009 is skipped"):
         resumed = fit(checkpoints=Checkpoints(tmp_path, resume=True))
     same(unbroken, resumed)
-    for path in Checkpoints(tmp_path, resume=True).written():
-        DAMAGE[damage](path)
-    with (
-        pytest.warns(CheckpointWarning),
-        pytest.raises(ValueError, match="is complete: give another folder"),
-    ):
-        fit(checkpoints=Checkpoints(tmp_path, resume=True))
 
 
 def test_a_half_written_folder_is_never_taken_for_a_checkpoint(tmp_path: Path) -> None:

@@ -141,11 +141,6 @@ def test_the_original_is_read_where_it_is_given(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="configurations 1 and 2"):
-        shapes3d(3)
-    (tmp_path / "3dshapes.h5").write_bytes(b"not one")
-    with pytest.raises(ValueError, match="is not the original 3DShapes, or not whole"):
-        shapes3d(1, tmp_path)
     for name in ("train_32x32.mat", "test_32x32.mat"):
         (tmp_path / name).write_bytes(b"not one")
     with pytest.raises(ValueError, match="is not what it should be: get both files anew"):
@@ -215,8 +210,6 @@ def written_cifar(folder: Path, rows: int = 3) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_cifar_is_read_from_its_binary_version(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"no CIFAR-10 in .*data_batch_5.bin"):
-        load("cifar-10", tmp_path)
     x, y = written_cifar(tmp_path / "cifar-10-batches-bin")
     data = load("cifar-10", tmp_path)
     assert (data.name, data.image_shape, data.train.dtype) == ("cifar-10", (3, 32, 32), np.uint8)
@@ -284,8 +277,6 @@ def write_idx(path: Path, values: np.ndarray) -> None:
 def test_mnist_is_read_as_torchvision_reads_it(
     name: str, kind: str, of: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(FileNotFoundError, match=rf"no {kind} in .*{kind}/raw with the four idx"):
-        load(name, tmp_path)
     raw, rng = tmp_path / kind / "raw", np.random.default_rng(0)
     raw.mkdir(parents=True)
     for split, n in (("train", 5), ("t10k", 3)):
@@ -348,10 +339,6 @@ def test_folders_of_images_are_groups(tmp_path: Path) -> None:
 
 def test_faces_are_read_where_they_are_found(tmp_path: Path) -> None:
     """Two persons; light from 100 degrees or more, ambient light and damaged files are left out."""
-    with pytest.raises(
-        FileNotFoundError, match=r"no faces in .*CroppedYale.*a folder for each person"
-    ):
-        load("yale", tmp_path)
     names = ["A+000E+00", "A-035E+15", "A+070E-35", "A-060E+20", "A+095E+00"]
     names += ["A+110E+15", "A-130E+20", "_Ambient"]
     for person in ("yaleB01", "yaleB39"):

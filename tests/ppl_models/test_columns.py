@@ -274,8 +274,3 @@ def test_gaps_are_filled_within_the_likelihood() -> None:
     assert Incomplete(Normal(1.0, loc=100.0, unit=2.0)).features(x)[0, 0] == 0
     with pytest.raises(ValueError, match="LogNormal needs positive ones"):
         Incomplete(LogNormal(), 0.0)
-
-
-def test_a_likelihood_with_an_old_method_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"Old\.filled is never called"):
-        type("Old", (Normal,), {"filled": lambda self, x: x})
