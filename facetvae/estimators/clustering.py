@@ -197,7 +197,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         rows = Arranged(x.copy() if x.dtype == np.uint8 else x)
         (usual,) = rows.first(np.flatnonzero(~self.outliers_))
         self._say("looks for facets")
-        strategy = self._strategy(usual, names, labels is None)
+        strategy = self._strategy(usual, names)
         self._say(f"finds {', '.join(strategy.names)}: {strategy.found_as}")
         known = known_labels(labels, strategy.names, len(x))
         self.outliers_ &= ~labeled_rows(known, len(x))
@@ -494,10 +494,10 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         """Rows ``[N]`` that get the cluster -1: outlying ones, if they are to be marked."""
         return self._outlying(x) if self.mark_outliers else np.zeros(len(x), bool)
 
-    def _strategy(self, x: np.ndarray, names: Names, unlabeled: bool) -> FitStrategy:
+    def _strategy(self, x: np.ndarray, names: Names) -> FitStrategy:
         view = self.reader_.view(some_rows(x), self.encoding_)
         wanted = len(names) if names else None
-        if unlabeled and self._are_answers(x):
+        if self._are_answers(x):
             views = views_found(x, 0, view, None)
             if views.offers(wanted) and not views.are_many:
                 return self._of_columns(views, x, names, view)
@@ -516,11 +516,11 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             found = facets_found(x, 0, view, self._say) if view.linear else None
             if found and not self.reader_.as_columns and are_pictures(found, x, view):
                 return self._ladder(x, names, view, found)
-            if unlabeled and self._has_columns:
+            if self._has_columns:
                 views = views_found(x, 0, view, found)
                 if views.offers(wanted):
                     return self._of_columns(views, x, names, view)
-            add_up = unlabeled and self.encoding_.values == "embeddings"
+            add_up = self.encoding_.values == "embeddings"
             asked = for_each(names, "n_clusters", self.n_clusters) if names else {}
             told = list(asked.values()) or None
             if add_up and (sums := sums_found(x, 0, view, told)):

@@ -26,6 +26,7 @@ from facetvae.estimators.training import (
     warn_if_long,
 )
 from facetvae.table_rules.column_views import (
+    MAX_ROWS,
     ColumnViews,
     SubspaceView,
     column_views,
@@ -34,10 +35,17 @@ from facetvae.table_rules.column_views import (
 )
 from facetvae.table_rules.components import rank
 from facetvae.table_rules.counting import FacetCount
+from facetvae.table_rules.known import labeled_first, shared_with
 from facetvae.table_rules.merging import ClusterCount, likeliest_number, merged_number
-from facetvae.table_rules.rows import has_missing, in_parts, labeled, some_rows
+from facetvae.table_rules.rows import MANY, has_missing, in_parts, labeled, some_rows
 from facetvae.table_rules.subspaces import Subspaces, curvature_p_value, independent_subspaces
-from facetvae.table_rules.sums import MOST_FACETS, FacetSum, enough, facets_that_add_up
+from facetvae.table_rules.sums import (
+    MOST_FACETS,
+    FacetSum,
+    agreeing,
+    enough,
+    facets_that_add_up,
+)
 from guides import FacetGuide, VaDEGuide
 from inference.initialization.mixtures import fit_mixtures
 from inference.initialization.neighbors import neighbor_clusters
@@ -60,6 +68,8 @@ NARROW = 0.01
 MOST_HIDDEN = 0.7
 # Standard errors by which views of numbers must be likelier than facets in subspaces.
 LIKELIER = 2.0
+# What views gain that tell a facet's labels: more than they may have clusters.
+FAR = 1000.0
 # p-value below which tables are curved.
 CURVED = 0.001
 # With fewer rows neighbors say nothing.
@@ -413,9 +423,17 @@ class SumStrategy(SubspaceStrategy):
 
     def given(self, x: np.ndarray, label: Labels, numbers: Numbers) -> SumStrategy:
         wanted = [k or own for k, own in zip(numbers.values(), self.found.numbers, strict=True)]
+        seed, view = self.chosen.seed, self.chosen.view
+        if label:
+            rows = labeled_first(label.values(), MANY, seed)
+            unit, places = view.unit(x), [*numbers]
+            known = {places.index(name): own[rows] for name, own in label.items()}
+            before, asked = self.found.divided_by(1 / unit), list(numbers.values())
+            found = agreeing(x[rows] * unit, before, known, asked, seed)
+            return replace(self, found=found.divided_by(unit))
         if wanted == self.found.numbers:
             return self
-        found = sums_found(x, self.chosen.seed, self.chosen.view, wanted)
+        found = sums_found(x, seed, view, wanted)
         return replace(self, found=found or self.found)
 
     def again(self, x: np.ndarray, number: int) -> FitStrategy:
@@ -470,16 +488,31 @@ class ViewStrategy(SubspaceStrategy):
         return self.views.evidence
 
     def given(self, x: np.ndarray, label: Labels, numbers: Numbers) -> ViewStrategy:
-        """Facets get the views that gain most, or whose numbers of clusters are nearest."""
+        """Facets get the views that share most with their labels, that gain most, or whose numbers
+        of clusters are nearest.
+        """
         misfit = [
             [0.0 if k is None else abs(view.num_clusters - k) for view in self.views.views]
             for k in numbers.values()
         ]
         kept = np.array(misfit) - 1e-3 * np.arange(self.views.number)
+        if label:
+            rows = labeled_first(label.values(), MAX_ROWS, self.chosen.seed)
+            values, _ = self.chosen.view.table(x[rows], self.chosen.seed)
+            label = {name: own[rows] for name, own in label.items()}
+            clusters = [r.argmax(1) for r in self.views.responsibilities(values)]
+            for row, name in zip(kept, numbers, strict=True):
+                if name in label:
+                    row -= [FAR * shared_with(label[name], own) for own in clusters]
         places = linear_sum_assignment(kept)[1].tolist()
         if not any(numbers.values()):
             places = sorted(places)
-        return replace(self, views=self.views.only(places, list(numbers.values())))
+        free = [None if name in label else k for name, k in numbers.items()]
+        views = self.views.only(places, free)
+        for j, (name, k) in enumerate(numbers.items()):
+            if name in label:
+                views = views.known(j, values, label[name], k or int(label[name].max()) + 1)
+        return replace(self, views=views)
 
     def again(self, x: np.ndarray, number: int) -> FitStrategy:
         other = cast(ViewStrategy, super().again(x, number))
@@ -585,7 +618,12 @@ def views_found(x: np.ndarray, seed: int, view: View, count: FacetCount | None) 
             return found
     instead = [
         SubspaceView(
-            numbers, loc, maps, facet.tree.mixture, facet.tree.clusters_at(facet.tree.modes)
+            found.statistics,
+            numbers,
+            loc,
+            maps,
+            facet.tree.mixture,
+            facet.tree.clusters_at(facet.tree.modes),
         )
         for facet, maps in zip(count.facets, count.subspaces.maps, strict=True)
     ]

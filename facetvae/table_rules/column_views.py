@@ -22,6 +22,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
 from facetvae.table_rules.grids import JOINT, grid_of, shared_information
+from facetvae.table_rules.known import allowed, starts_of, sureness
 from facetvae.table_rules.merging import fitted_mixture, on_one_thread
 from facetvae.table_rules.rows import thinned
 
@@ -148,12 +149,14 @@ def _normal(sums: np.ndarray, whole: np.ndarray) -> np.ndarray:
 class ColumnView:
     """A mixture in some columns.
 
+    :ivar fitted: the rows that it was fitted to.
     :ivar columns: their numbers.
     :ivar fit: BIC, as a log-density.
     :ivar r: responsibilities for the rows it was fitted to ``[N, M]``.
     :ivar part: the cluster of each of the M components; by default each is one.
     """
 
+    fitted: Statistics
     columns: np.ndarray
     fit: float
     r: np.ndarray
@@ -167,26 +170,53 @@ class ColumnView:
     def num_clusters(self) -> int:
         return self.r.shape[1] if self.part is None else int(self.part.max()) + 1
 
-    def responsibilities(self, fitted: Statistics, rows: Statistics) -> np.ndarray:
+    @property
+    def gains(self) -> np.ndarray:
+        """By how much BIC, as a log-density, prefers its clusters in each column ``[D]``."""
+        fitted = self.fitted
+        return fitted.expected(self.r) - self.num_clusters * fitted.cost - fitted.alone
+
+    def responsibilities(self, rows: Statistics) -> np.ndarray:
         """p(c given x) ``[N, K]``."""
-        r = softmax(self.log_joint(fitted, rows), 1)
+        r = softmax(self.log_joint(rows), 1)
         return r if self.part is None else r @ np.eye(self.num_clusters)[self.part]
 
-    def told(self, k: int, fitted: Statistics) -> ColumnView:
+    def told(self, k: int) -> ColumnView:
         """With ``k`` clusters."""
-        return self if k == self.num_clusters else _with_clusters(fitted, self, k)
+        return self if k == self.num_clusters else _with_clusters(self, k)
 
-    def log_joint(self, fitted: Statistics, rows: Statistics) -> np.ndarray:
+    def known(self, rows: Statistics, label: np.ndarray, k: int) -> ColumnView:
+        """With ``k`` clusters, which some of these rows are known to be in, in columns that tell
+        them apart.
+
+        :param label: their numbers ``[N]``, -1 where unknown.
+        """
+        there = label >= 0
+        few = Statistics(rows.values[there], rows.levels)
+        view = ColumnView(few, self.columns, 0.0, np.eye(k)[label[there]])
+        for _ in range(ROUNDS):
+            own = np.flatnonzero(view.gains > 0)
+            own = own if len(own) else self.columns
+            if view.fitted is rows and np.array_equal(own, view.columns):
+                break
+            z, mask = rows.standardized(own), allowed(label, k)
+            starts = starts_of(z, label, _clusters_of(z, k), k)
+            found = [_mixture(rows, own, np.eye(k)[start], mask) for start in starts]
+            view = max(found, key=lambda each: sureness(each.responsibilities(rows), label))
+        return view
+
+    def log_joint(self, rows: Statistics) -> np.ndarray:
         """log p(x, component) of rows' values in its columns ``[N, M]``."""
-        own = np.isin(fitted.owner, self.columns)
+        own = np.isin(self.fitted.owner, self.columns)
         weights = (self.r.sum(0) + PRIOR) / (self.r + PRIOR / len(self.r)).sum()
-        return rows.features[:, own] @ fitted.coefficients(self.r)[own] + np.log(weights)
+        return rows.features[:, own] @ self.fitted.coefficients(self.r)[own] + np.log(weights)
 
 
 @dataclass(frozen=True)
 class SubspaceView:
     """Clusters in a subspace of some numbers, beside views of other columns.
 
+    :ivar fitted: the rows that it was fitted to.
     :ivar columns: the numbers of these columns.
     :ivar loc: their means ``[D]``, which gaps hold, too.
     :ivar maps: to the subspace's coordinates ``[d, D]``.
@@ -194,6 +224,7 @@ class SubspaceView:
     :ivar part: the cluster of each of its components.
     """
 
+    fitted: Statistics
     columns: np.ndarray
     loc: np.ndarray
     maps: np.ndarray
@@ -207,14 +238,24 @@ class SubspaceView:
     def num_clusters(self) -> int:
         return int(self.part.max()) + 1
 
-    def told(self, k: int, fitted: Statistics) -> SubspaceView:
+    def told(self, k: int) -> SubspaceView:
         """With ``k`` clusters."""
         if k == self.num_clusters:
             return self
-        mixture = fitted_mixture(self._coordinates(fitted), k, "full", 0)
+        mixture = fitted_mixture(self._coordinates(self.fitted), k, "full", 0)
         return replace(self, mixture=mixture, part=np.arange(k))
 
-    def responsibilities(self, fitted: Statistics, rows: Statistics) -> np.ndarray:
+    def known(self, rows: Statistics, label: np.ndarray, k: int) -> SubspaceView:
+        """With ``k`` clusters, numbered as some of these rows' ``label`` ``[N]`` has them."""
+        z = self._coordinates(rows)
+        found = []
+        for start in starts_of(z, label, _clusters_of(z, k), k):
+            means = np.stack([z[start == c].mean(0) for c in range(k)])
+            found.append(GaussianMixture(k, means_init=means, random_state=0).fit(z))
+        mixture = max(found, key=lambda each: sureness(each.predict_proba(z), label))
+        return replace(self, mixture=mixture, part=np.arange(k))
+
+    def responsibilities(self, rows: Statistics) -> np.ndarray:
         """p(c given x) ``[N, K]``."""
         members = np.eye(self.num_clusters)[self.part]
         return self.mixture.predict_proba(self._coordinates(rows)) @ members
@@ -279,23 +320,32 @@ class ColumnViews:
         fitted, views = self.statistics, list({id(v.r): v for v in self.of_numbers}.values())
         left = np.setdiff1d(self.free_numbers, _all_columns(views))
         one = np.ones((len(fitted.values), 1))
-        views.append(ColumnView(left, float(fitted.alone[left].sum()), one))
-        joint = [logsumexp(view.log_joint(fitted, fitted), 1) for view in views]
+        views.append(ColumnView(fitted, left, float(fitted.alone[left].sum()), one))
+        joint = [logsumexp(view.log_joint(fitted), 1) for view in views]
         cost = sum(own.sum() - view.fit for own, view in zip(joint, views, strict=True))
         return np.sum(joint, 0) - cost / len(fitted.values)
 
     def only(self, places: Sequence[int], numbers: Sequence[int | None]) -> ColumnViews:
         """The views at these places, in this order, with as many clusters as are given."""
         views = [
-            self.views[i] if k is None else self.views[i].told(k, self.statistics)
+            self.views[i] if k is None else self.views[i].told(k)
             for i, k in zip(places, numbers, strict=True)
         ]
+        return replace(self, views=views)
+
+    def known(self, place: int, values: np.ndarray, label: np.ndarray, k: int) -> ColumnViews:
+        """With the view at this place in agreement with clusters that are known.
+
+        :param values: of rows ``[N, D]``, with the clusters ``label`` ``[N]``, -1 where unknown.
+        """
+        rows, views = Statistics(values, self.statistics.levels), list(self.views)
+        views[place] = views[place].known(rows, label, k)
         return replace(self, views=views)
 
     def responsibilities(self, values: np.ndarray) -> list[np.ndarray]:
         """p(c given x) of each view ``[N, K]``, for values ``[N, D]``."""
         rows = Statistics(values, self.statistics.levels)
-        return [view.responsibilities(self.statistics, rows) for view in self.views]
+        return [view.responsibilities(rows) for view in self.views]
 
 
 def _all_columns(views: Sequence[ColumnView]) -> np.ndarray:
@@ -399,8 +449,7 @@ def _half(dependence: np.ndarray) -> np.ndarray:
 def _exchanged(fitted: Statistics, views: list[ColumnView], seed: int) -> list[ColumnView]:
     """Columns go to the view, or to none, in which they gain most, and views are fitted anew."""
     for _ in range(ROUNDS):
-        gains = [fitted.expected(v.r) - v.num_clusters * fitted.cost - fitted.alone for v in views]
-        best = np.argmax([np.zeros(len(fitted.levels)), *gains], 0)
+        best = np.argmax([np.zeros(len(fitted.levels)), *(view.gains for view in views)], 0)
         chosen = [np.flatnonzero(best == i) for i in range(1, len(views) + 1)]
         if all(np.array_equal(v.columns, own) for v, own in zip(views, chosen, strict=True)):
             break
@@ -418,10 +467,10 @@ def _view(fitted: Statistics, columns: np.ndarray, seed: int, most: int = MOST) 
     normal. The search ends once clusters that gain as much as the last one would not get there.
     """
     n = len(fitted.values)
-    one = ColumnView(columns, fitted.alone[columns].sum(), np.ones((n, 1)))
+    one = ColumnView(fitted, columns, fitted.alone[columns].sum(), np.ones((n, 1)))
     normal, fits, best = one.fit + _gain_of_one_normal(fitted, columns), [one.fit], one
     for k in range(2, min(most, n) + 1):
-        best = max(best, _with_clusters(fitted, one, k, seed), key=lambda view: view.fit)
+        best = max(best, _with_clusters(one, k, seed), key=lambda view: view.fit)
         fits.append(best.fit)
         hopeless = best.fit + (most - k) * (fits[-1] - fits[-2]) < normal
         if k - best.num_clusters >= PATIENCE or hopeless:
@@ -429,15 +478,20 @@ def _view(fitted: Statistics, columns: np.ndarray, seed: int, most: int = MOST) 
     return best if best.fit > normal else replace(one, fit=max(one.fit, normal))
 
 
-def _with_clusters(fitted: Statistics, view: ColumnView, k: int, seed: int = 0) -> ColumnView:
+def _with_clusters(view: ColumnView, k: int, seed: int = 0) -> ColumnView:
     """The likeliest of a few mixtures of ``k`` clusters in a view's columns, from k-means."""
-    z, found = fitted.standardized(view.columns), []
+    z, found = view.fitted.standardized(view.columns), []
     for i in range(STARTS):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # of fewer distinct rows
-            start = KMeans(k, n_init=1, max_iter=10, random_state=seed + i).fit_predict(z)
-        found.append(_mixture(fitted, view.columns, np.eye(k)[start]))
+        start = _clusters_of(z, k, seed + i)
+        found.append(_mixture(view.fitted, view.columns, np.eye(k)[start]))
     return max(found, key=lambda view: view.fit)
+
+
+def _clusters_of(z: np.ndarray, k: int, seed: int = 0) -> np.ndarray:
+    """By k-means ``[N]``."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # of fewer distinct rows
+        return KMeans(k, n_init=1, max_iter=10, random_state=seed).fit_predict(z)
 
 
 def _gain_of_one_normal(fitted: Statistics, columns: np.ndarray) -> float:
@@ -456,11 +510,17 @@ def _gain_of_one_normal(fitted: Statistics, columns: np.ndarray) -> float:
     return float(gain * pairs.sum())
 
 
-def _mixture(fitted: Statistics, columns: np.ndarray, r: np.ndarray) -> ColumnView:
-    """By expectation-maximization from responsibilities."""
-    view, last, k = ColumnView(columns, 0.0, 0.9 * r + 0.1 / r.shape[1]), -np.inf, r.shape[1]
+def _mixture(
+    fitted: Statistics, columns: np.ndarray, r: np.ndarray, mask: np.ndarray | float = 0.0
+) -> ColumnView:
+    """By expectation-maximization from responsibilities.
+
+    :param mask: of clusters that rows are known not to be in ``-inf``, ``[N, K]``.
+    """
+    k, last = r.shape[1], -np.inf
+    view = ColumnView(fitted, columns, 0.0, 0.9 * r + 0.1 / k)
     for _ in range(PASSES):
-        joint = view.log_joint(fitted, fitted)
+        joint = view.log_joint(fitted) + mask
         total = logsumexp(joint, 1)
         view = replace(view, r=np.exp(joint - total[:, None]))
         if total.sum() - last < ENOUGH * len(r):

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, permutations
 from math import prod
@@ -13,6 +13,7 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
+from scipy.optimize import linear_sum_assignment
 from scipy.special import logsumexp
 from scipy.stats import entropy
 from sklearn.cluster import KMeans
@@ -20,6 +21,13 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
 
 from facetvae.table_rules.grids import grid_of, shared_information
+from facetvae.table_rules.known import (
+    allowed,
+    labeled_first,
+    shared_with,
+    starts_of,
+    sureness,
+)
 from facetvae.table_rules.merging import on_one_thread
 from facetvae.table_rules.rows import thinned
 from facetvae.table_rules.subspaces import Subspaces
@@ -165,8 +173,14 @@ def _one_hot(numbers: Sequence[int]) -> np.ndarray:
     return np.concatenate([np.eye(k)[g] for k, g in zip(numbers, grids, strict=True)], 1)
 
 
-def _fitted(x: np.ndarray, labels: Sequence[np.ndarray], numbers: Sequence[int]) -> FacetSum:
-    """By EM, from clusters ``[N]`` of each facet."""
+def _fitted(
+    x: np.ndarray, labels: Sequence[np.ndarray], numbers: Sequence[int], mask: Any = 0.0
+) -> FacetSum:
+    """By EM, from clusters ``[N]`` of each facet.
+
+    :param mask: ``-inf`` for combinations of clusters that rows are known not to be in
+        ``[N, K_1, ..., K_J]``.
+    """
     q = np.ones((len(x), 1))
     for label, k in zip(labels, numbers, strict=True):
         r = (1 - CERTAIN) / k + CERTAIN * np.eye(k)[label]
@@ -174,7 +188,7 @@ def _fitted(x: np.ndarray, labels: Sequence[np.ndarray], numbers: Sequence[int])
     q, last = q.reshape(len(x), *numbers), -np.inf
     for _ in range(STEPS):
         found = _maximized(x, q)
-        joint = found.log_joint(x)
+        joint = found.log_joint(x) + mask
         value = logsumexp(joint.reshape(len(x), -1), axis=1).mean()
         if value - last < CONVERGED:
             break
@@ -223,7 +237,11 @@ def _likeliest(sums: Sequence[FacetSum], x: np.ndarray) -> FacetSum:
 
 def enough(x: np.ndarray, numbers: Sequence[int]) -> np.ndarray:
     """Rows of ``x``, fewer if there are many combinations of clusters."""
-    return thinned(x, min(MAX_ROWS, max(LEAST_ROWS, MOST_WORK // prod(numbers))))
+    return thinned(x, _most_rows(numbers))
+
+
+def _most_rows(numbers: Sequence[int]) -> int:
+    return min(MAX_ROWS, max(LEAST_ROWS, MOST_WORK // prod(numbers)))
 
 
 def _can_add_up(x: np.ndarray, numbers: Sequence[int]) -> bool:
@@ -265,6 +283,42 @@ def facets_that_add_up(
         if asked not in sums:
             sums[asked] = _resized(rows, found, asked, seed).reordered(np.argsort(order).tolist())
     return _likeliest(list(sums.values()), rows)
+
+
+@on_one_thread
+def agreeing(
+    x: np.ndarray,
+    found: FacetSum,
+    known: Mapping[int, np.ndarray],
+    numbers: Sequence[int | None],
+    seed: int = 0,
+) -> FacetSum:
+    """Facets that add up, some of which are to agree with known clusters: from those that were
+    found, or from a linear rule for the known ones, by which tells these more surely.
+
+    :param x: ``[N, D]``, in proportions that k-means can see.
+    :param known: of some facets, by place, clusters ``[N]``, -1 where unknown.
+    :param numbers: of each facet's clusters, ``None`` where those stay that it has, or are known.
+    """
+    labels, free = list(known.values()), [j for j in range(len(numbers)) if j not in known]
+    classes = [numbers[j] or int(label.max()) + 1 for j, label in known.items()]
+    asked = [*classes, *(numbers[j] for j in free)]
+    told = [[shared_with(label, own) for own in found.labels(x)] for label in labels]
+    first = linear_sum_assignment(-np.array(told))[1].tolist()
+    found = found.reordered([*first, *(j for j in range(len(numbers)) if j not in first)])
+    wanted = [k or own for k, own in zip(asked, found.numbers, strict=True)]
+    rows = labeled_first(labels, _most_rows(wanted), seed)
+    x, labels = x[rows], [label[rows] for label in labels]
+    clusters = _resized(x, found, wanted, seed).labels(x)
+    each = zip(labels, clusters, wanted, strict=False)
+    starts = zip(*(starts_of(x, *own) for own in each), strict=False)
+    mask = sum(
+        np.expand_dims(allowed(label, wanted[j]), [a + 1 for a in range(len(wanted)) if a != j])
+        for j, label in enumerate(labels)
+    )
+    sums = [_fitted(x, [*own, *clusters[len(labels) :]], wanted, mask) for own in starts]
+    best = max(sums, key=lambda each: sum(map(sureness, each.responsibilities(x), labels)))
+    return best.reordered(np.argsort([*known, *free]).tolist())
 
 
 def _first(x: np.ndarray, seed: int) -> tuple[FacetSum, int]:

@@ -25,14 +25,13 @@ import numpy as np
 from scipy.stats import norm, poisson
 
 from facetvae.estimators import MultiFacetClustering
-from lab.benchmarks.mixed_tables import scores_of
+from lab.benchmarks.mixed_tables import by_lace, scores_of
 from lab.run_lines import parser_of, run_all
 from lab.summarize import print_tables
 
 __all__ = ["CustomerTable", "customer_table", "measure"]
 
 KINDS = ("number", "whole", "amount", "count", "category")
-CHAINS, SWEEPS, FEWER, MANY = 4, 600, 200, 5000
 
 
 @dataclass(frozen=True)
@@ -130,21 +129,9 @@ def measure(seed: int) -> dict[str, dict[str, float]]:
         "ours": lambda: MultiFacetClustering(random_state=seed).fit(drawn.frame()).labels_,
     }
     if find_spec("lace"):
-        found["Lace"] = lambda: _lace(drawn.frame(), seed)
+        counts = [name for name in drawn.columns if "count" in name]
+        found["Lace"] = lambda: by_lace(drawn.frame(), counts, seed)
     return scores_of(found, drawn.labels)
-
-
-def _lace(frame: Any, seed: int) -> np.ndarray:
-    import lace
-
-    for name in frame:
-        if "count" in name:
-            frame[name] = frame[name].astype("Int64" if frame[name].isna().any() else "uint32")
-    frame.index = [f"row {i}" for i in range(len(frame))]
-    engine = lace.Engine.from_df(frame, n_states=CHAINS, rng_seed=seed)
-    engine.update(FEWER if len(frame) > MANY else SWEEPS)
-    best = int(np.argmax(engine.diagnostics("score").to_numpy()[-1]))
-    return np.array(engine.row_assignments(best)).T
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

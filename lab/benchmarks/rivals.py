@@ -5,13 +5,13 @@ two that find one.
 
 NR-Kmeans (Mautz et al. 2018), AutoNR (Leiber et al. 2022), ENRC (Miklautz et al. 2020) and VaDE
 (Jiang et al. 2017) are ClustPy's; GaussianMixture and KMeans are scikit-learn's. What has "told" in
-its name is given the number of labelings and of each one's classes; "ours" and AutoNR are given
-nothing. VaDE, GaussianMixture and KMeans, which find one clustering, are always told; the last two
-get a fit for each number of classes, and the best of these counts. Residual KMeans is that of
-`lab.benchmarks.embeddings`. NR-Kmeans, GaussianMixture and KMeans have ten starts, and NR-Kmeans a
-noise space; all else is as the methods have it by default. ENRC is slow and has to be named. For
-simulated data "Bayes rule" is no method but what the best one could do: the likeliest clusters
-given all that the data were drawn with.
+its name is given the number of labelings and of each one's classes; "ours", AutoNR and Lace
+(`lab.benchmarks.mixed_tables`) are given nothing. VaDE, GaussianMixture and KMeans, which find one
+clustering, are always told; the last two get a fit for each number of classes, and the best of
+these counts. Residual KMeans is that of `lab.benchmarks.embeddings`. NR-Kmeans, GaussianMixture and
+KMeans have ten starts, and NR-Kmeans a noise space; all else is as the methods have it by default.
+ENRC is slow and has to be named. For simulated data "Bayes rule" is no method but what the best one
+could do: the likeliest clusters given all that the data were drawn with.
 
 Rivals see standardized columns where units differ (wine, breast cancer, iris) and others as they
 are, as in ClustPy's examples; MultiFacetClustering always sees the data as they are. A labeling's
@@ -54,6 +54,7 @@ from sklearn.preprocessing import StandardScaler
 
 from facetvae.estimators import MultiFacetClustering
 from lab.benchmarks.embeddings import residual_kmeans
+from lab.benchmarks.mixed_tables import by_lace
 from lab.benchmarks.numbers_found import linear, standardized, table, timed_count
 from lab.protocols.datasets import torchvision_datasets
 from lab.protocols.sources import Labelings, labelings
@@ -64,7 +65,10 @@ __all__ = ["DATA", "METHODS", "Data", "Method", "Source", "measure", "run"]
 
 STARTS = 10  # of the methods that only find local optima, and let one choose how many
 FOUND = 0.5  # normalized mutual information with a facet that has found a labeling
-NAMES = {"sklearn": "scikit-learn"}  # of packages, where they are not those of imports
+NAMES = {
+    "sklearn": "scikit-learn",
+    "lace": "pylace",
+}  # of packages, where they are not those of imports
 
 
 @dataclass(frozen=True)
@@ -229,6 +233,13 @@ def one_clustering(kind: type, data: Data, seed: int) -> np.ndarray:
     return np.stack([each.fit_predict(x) for each in fits], 1)
 
 
+def lace(data: Data, seed: int) -> np.ndarray:
+    import pandas as pd
+
+    frame = pd.DataFrame(data.for_rivals).rename(columns="column {}".format)
+    return by_lace(frame, [], seed)
+
+
 def bayes_rule(data: Data, seed: int) -> np.ndarray:
     assert data.likeliest is not None, "only simulated data have it"
     return data.likeliest
@@ -244,6 +255,7 @@ METHODS = {
     # It refuses a single labeling.
     "ENRC, told": Method(enrc, "clustpy", only=(*DRAWN, "fruit", "nrLetters"), slow=True),
     "VaDE": Method(vade, "clustpy", only=("digits",)),
+    "Lace": Method(lace, "lace"),
     "GaussianMixture": Method(partial(one_clustering, GaussianMixture)),
     "KMeans": Method(partial(one_clustering, KMeans)),
     "Bayes rule": Method(bayes_rule, only=DRAWN),

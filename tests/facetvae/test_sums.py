@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.metrics import normalized_mutual_info_score
 
 from facetvae.estimators import MultiFacetClustering
-from facetvae.table_rules.sums import FacetSum, facets_that_add_up
+from facetvae.table_rules.sums import FacetSum, agreeing, facets_that_add_up
 from lab.protocols.embeddings import drawn_embeddings
 
 
@@ -84,6 +85,36 @@ def test_labelings_are_found_told_and_untold(seed: int) -> None:
     assert untold is not None
     assert len(untold.numbers) == 2
     assert min(agreement(untold.labels(x), labels)) > 0.8
+
+
+def test_one_facet_of_known_clusters_is_linear_discriminant_analysis() -> None:
+    """Scikit-learn's, with the covariance within its classes divided by N."""
+    x, (label,) = drawn(400, (3,), seed=1, size=0.5)
+    found = agreeing(x, facets_that_add_up(x, [2]), {0: label}, [None])
+    rule = LinearDiscriminantAnalysis(solver="lsqr").fit(x, label)
+    np.testing.assert_allclose(found.responsibilities(x)[0], rule.predict_proba(x), atol=0.02)
+
+
+def test_a_facet_follows_its_labels_whichever_they_are_of() -> None:
+    x, labels = drawn(900, (4, 3), seed=0)
+    found = facets_that_add_up(x, [4, 3])
+    for place, share in product((0, 1), (0.05, 1.0)):
+        label = np.where(np.random.default_rng(0).random(900) < share, labels[place], -1)
+        other, known = agreeing(x, found, {1: label}, [None, None]).labels(x)
+        assert (known == labels[place]).mean() > 0.97, (place, share)
+        assert agreement([other], [labels[1 - place]])[0] > 0.9, (place, share)
+
+
+def test_labels_of_the_weak_labeling_name_its_facet() -> None:
+    """Of a tenth of the rows. All rows' likelihood says little of it, and a facet that began with
+    the nearest labeled center shared 0.02 with it.
+    """
+    rows = drawn_embeddings(1200, (6, 4), (0.2, 0.05), width=384, common=0.5, seed=2)
+    label = np.where(np.random.default_rng(0).random(1200) < 0.1, rows.labels[1], -1)
+    found = MultiFacetClustering(("other", "known"), random_state=0)
+    other, known = found.fit(rows.x, labels={"known": label}).labels_.T
+    assert (known == rows.labels[1]).mean() > 0.95
+    assert normalized_mutual_info_score(other, rows.labels[0]) > 0.9
 
 
 def test_what_clusters_consist_of_is_no_further_facet() -> None:

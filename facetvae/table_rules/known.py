@@ -1,0 +1,57 @@
+"""Known clusters of some rows, in rules that find clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.metrics import adjusted_mutual_info_score, confusion_matrix
+
+# The least probability of a cluster that is counted.
+LEAST = 1e-300
+
+
+def labeled_first(labels: Iterable[np.ndarray], most: int, seed: int) -> np.ndarray:
+    """At most so many rows, in order, drawn at random: those with a label before the others.
+
+    :param labels: ``[N]`` each, -1 where unknown.
+    """
+    unlabeled = np.all([label < 0 for label in labels], axis=0)
+    drawn = np.random.default_rng(seed).permutation(len(unlabeled))
+    return np.sort(drawn[np.argsort(unlabeled[drawn], kind="stable")][:most])
+
+
+def allowed(label: np.ndarray, k: int) -> np.ndarray:
+    """0 for the clusters that a row may be in ``[N, K]``, and ``-inf`` for others."""
+    apart = label[:, None] != np.arange(k)
+    return np.where((label[:, None] >= 0) & apart, -np.inf, 0.0)
+
+
+def shared_with(label: np.ndarray, clusters: np.ndarray) -> float:
+    """What clusters ``[N]`` tell of known ones, as adjusted mutual information."""
+    there = label >= 0
+    return float(adjusted_mutual_info_score(label[there], clusters[there]))
+
+
+def sureness(r: np.ndarray, label: np.ndarray) -> float:
+    """The mean log-probability of known clusters, by those of all clusters ``[N, K]``."""
+    there = np.flatnonzero(label >= 0)
+    return float(np.log(r[there, label[there]].clip(LEAST)).mean())
+
+
+def starts_of(z: np.ndarray, label: np.ndarray, clusters: np.ndarray, k: int) -> list[np.ndarray]:
+    """Two that agree with known clusters ``[N]``: clusters with the numbers that agree best, and
+    those of a linear rule for the labels, if each of the ``k`` has such.
+
+    :param z: ``[N, D]``.
+    :param clusters: that were found ``[N]``.
+    """
+    there = label >= 0
+    shared = confusion_matrix(clusters[there], label[there], labels=np.arange(k))
+    starts = [linear_sum_assignment(-shared)[1][clusters]]
+    if len(np.unique(label[there])) == k > 1:
+        rule = LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto")
+        starts.append(rule.fit(z[there], label[there]).predict(z))
+    return [np.where(there, label, start) for start in (starts * 2)[:2]]
