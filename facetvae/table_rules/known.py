@@ -43,7 +43,7 @@ def sureness(r: np.ndarray, label: np.ndarray) -> float:
 
 def starts_of(z: np.ndarray, label: np.ndarray, clusters: np.ndarray, k: int) -> list[np.ndarray]:
     """Two that agree with known clusters ``[N]``: clusters with the numbers that agree best, and
-    those of a linear rule for the labels, if each of the ``k`` has such.
+    those of a linear rule for the labels, if each of the ``k`` has such, and some has several.
 
     :param z: ``[N, D]``.
     :param clusters: that were found ``[N]``.
@@ -51,7 +51,7 @@ def starts_of(z: np.ndarray, label: np.ndarray, clusters: np.ndarray, k: int) ->
     there = label >= 0
     shared = confusion_matrix(clusters[there], label[there], labels=np.arange(k))
     starts = [linear_sum_assignment(-shared)[1][clusters]]
-    if len(np.unique(label[there])) == k > 1:
+    if len(np.unique(label[there])) == k > 1 and there.sum() > k:
         rule = LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto")
         starts.append(rule.fit(z[there], label[there]).predict(z))
     return [np.where(there, label, start) for start in (starts * 2)[:2]]
