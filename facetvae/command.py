@@ -82,12 +82,16 @@ def describe(**asked: Any) -> None:
     """Print what each facet with clusters is about."""
     from facetvae.explorer.data import open_run
 
-    explorer = open_run(**asked).explorer
-    for facet in explorer.facets:
+    opened = open_run(**asked)
+    for facet in opened.explorer.facets:
         try:
-            print(explorer.about(facet).to_markdown())
+            about = opened.explorer.about(facet)
         except ValueError as error:
             print(f"# {facet}\n\n{error}\n")
+            continue
+        for cluster in about.clusters:
+            cluster["exemplars"] = opened.rows[cluster["exemplars"]].tolist()
+        print(about.to_markdown())
 
 
 def parser() -> argparse.ArgumentParser:

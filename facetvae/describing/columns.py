@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from scipy.sparse import issparse
 from scipy.stats import nbinom, norm
 
 from facetvae.describing.effects import (
@@ -213,6 +214,27 @@ def named_columns(given: Any) -> dict[str, Any] | None:
     if twice := [name for name in counts if counts[name] > 1]:
         raise ValueError(f"two columns are called {twice[0]!r}: rename one of them")
     return dict(columns)
+
+
+def check_order(**arguments: Any) -> None:
+    """Check that frames and series have one index: what has none goes by place.
+
+    :raises ValueError: if two have different ones.
+    """
+    indexes: dict[str, Any] = {}
+    for what, one in arguments.items():
+        named = isinstance(one, Mapping) and not issparse(one)
+        parts = {f"{what}[{name!r}]": one[name] for name in one} if named else {what: one}
+        found = {name: getattr(each, "index", None) for name, each in parts.items()}
+        indexes |= {name: index for name, index in found.items() if hasattr(index, "equals")}
+    first = next(iter(indexes), "")
+    for what, index in indexes.items():
+        if not index.equals(indexes[first]):
+            raise ValueError(
+                f"{what} has other rows than {first}, or has them in another order: give "
+                f"{what}.loc[{first}.index], or {what}.set_axis({first}.index) if they are the "
+                "same by place"
+            )
 
 
 def _entries(what: str, X: np.ndarray) -> list[Column]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import adjusted_rand_score
 
-from facetvae.describing.columns import Categories, Column, columns_of, named_columns
+from facetvae.describing.columns import Categories, Column, check_order, columns_of, named_columns
 from facetvae.describing.effects import CONFIDENCE, Effect
 from inference.markdown import plain, table
 from ppl_models.given.checks import check_count, check_kind
@@ -205,7 +205,7 @@ def describe_clusters(
                 f"column {each.name!r} of {what} has {len(each.values)} rows, but the clusters are "
                 f"of {n}"
             )
-    _check_order(X, metadata)
+    check_order(X=X, metadata=metadata)
     group = found.group
     ranked = sorted(
         ((each, each.effect(group)) for each in own),
@@ -251,27 +251,6 @@ def _metadata(given: Any) -> list[Column]:
             f"{type(given).__name__}"
         )
     return columns_of("metadata", given)
-
-
-def _check_order(X: Any, metadata: Any) -> None:
-    """Check that frames and series have one index: what has none goes by place.
-
-    :raises ValueError: if two have different ones.
-    """
-    indexes: dict[str, Any] = {}
-    for what, given in (("X", X), ("metadata", metadata)):
-        named = isinstance(given, Mapping)
-        parts = {f"{what}[{name!r}]": given[name] for name in given} if named else {what: given}
-        found = {name: getattr(each, "index", None) for name, each in parts.items()}
-        indexes |= {name: index for name, index in found.items() if hasattr(index, "equals")}
-    first = next(iter(indexes), "")
-    for what, index in indexes.items():
-        if not index.equals(indexes[first]):
-            raise ValueError(
-                f"{what} has other rows than {first}, or has them in another order: give "
-                f"{what}.loc[{first}.index], or {what}.set_axis({first}.index) if they are the "
-                "same by place"
-            )
 
 
 def _in_use(group: np.ndarray) -> list[int]:

@@ -150,7 +150,19 @@ class Reader:
     as_columns: bool = field(default=False, kw_only=True)
 
     def numbers(self, X: Any) -> Any:
-        """What scikit-learn's check accepts: ``[N, ...]``."""
+        """What scikit-learn's check accepts: ``[N, ...]``.
+
+        :raises ValueError: if columns of later data, whose names are no strings, as scikit-learn
+            looks at, are in another order.
+        """
+        if self.form is not None and is_frame(X):
+            ours, theirs = ([n for n, _ in native_columns(each)] for each in (self.form.empty, X))
+            named = all(isinstance(name, str) for name in X.columns)
+            if not named and ours != theirs and sorted(ours) == sorted(theirs):
+                raise ValueError(
+                    f"X has the columns {theirs}, but the training data had them in the order "
+                    f"{ours}: give X[{ours}]"
+                )
         return plain_table(X)
 
     def encoding(

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from facetvae.describing import FacetClusters, FacetDescription, describe_clusters
-from facetvae.describing.columns import kinds_of
+from facetvae.describing.columns import check_order, kinds_of
 from facetvae.estimators.arrays import Reader, View
 from facetvae.estimators.base import FacetEstimator, RandomState, drawn_seed, restore_on_error
 from facetvae.estimators.defaults import default_dims, default_network
@@ -67,7 +67,7 @@ from facetvae.estimators.training import check_trained
 from facetvae.table_rules.column_views import MAX_COLUMNS, ColumnViews
 from facetvae.table_rules.components import principal_dimensions, rank
 from facetvae.table_rules.counting import FacetCount
-from facetvae.table_rules.outliers import Outliers
+from facetvae.table_rules.outliers import Outliers, has_all_variance
 from facetvae.table_rules.rows import MANY, Arranged, in_parts, some_rows
 from guides import FacetGuide
 from inference.randomness import derive_seed, seeded
@@ -180,7 +180,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         :param labels: known clusters: for each facet that has any, by name, integers ``[N]`` from
             0, -1 where unknown, as a mapping or, which a search or cross-validation cuts into its
             parts, a data frame; with a single facet, the integers alone. They become the numbers
-            of these clusters.
+            of these clusters, which are all if ``n_clusters`` does not say that there are more.
         :raises ValueError: before training, if an argument does not fit, or there are fewer data
             than clusters.
         :raises FloatingPointError: if training diverges.
@@ -190,6 +190,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         if isinstance(self.network, str):
             check_one_of("network", self.network, HOW_DEEP)
         self._say("reads the data")
+        check_order(X=X, labels=labels)
         x = self._new_data(X)
         if names is not None:
             known_labels(labels, names, len(x))  # refuses labels before anything is computed
@@ -204,7 +205,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         _warn_of_outliers(self.outliers_, "all others", LOOK_AT_THEM, stacklevel=5)
         numbers = for_each(strategy.names, "n_clusters", self.n_clusters)
         for name, label in known.items():
-            numbers[name] = at_least(int(label.max()) + 1, name, numbers[name])
+            numbers[name] = at_least(label, name, numbers[name])
         kept, held_out = self._split(known, strategy.chosen.seed)
         labels = {name: label[kept] for name, label in known.items()}
         check_enough(len(kept), len(x), numbers)
@@ -464,6 +465,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         self.usual_ = None  # of columns of real numbers alone
         if self.encoding_.of_real_columns:
             self._say("looks for outlying rows")
+            if (alone := has_all_variance(x)).any():  # beside it all others are equal
+                x = self.reader_.encoding(X, self.likelihood, ~alone).encode(X)
             self.usual_ = Outliers(x)
         self.outliers_ = self._outlying(x)
         shared: Any = () if self.usual_ is None else self.usual_.shared(x, self.outliers_)
@@ -755,15 +758,15 @@ class FacetClustering(ClusterMixin, TransformerMixin, BaseEstimator):
     def _fitted(self) -> MultiFacetClustering:
         """The fitted estimator."""
         check_is_fitted(self)
-        if self.facet_ >= len(self.estimator_.facet_names_):
+        if [self.name_] != (names := self.estimator_.facet_names_)[self.facet_ :][:1]:
             raise ValueError(
-                f"the estimator was fitted again, and now has {self.estimator_.facet_names_} only: "
-                "call its facet() again"
+                f"the estimator was fitted again, and now has {names}: call its facet() again"
             )
         return self.estimator_
 
     def _view(self, fitted: MultiFacetClustering, facet: int) -> None:
         self.estimator_, self.facet_ = fitted, facet
+        self.name_ = fitted.facet_names_[facet]
         self.n_features_in_ = fitted.n_features_in_
         self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
         if hasattr(fitted, "feature_names_in_"):

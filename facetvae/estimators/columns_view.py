@@ -10,7 +10,7 @@ from scipy.linalg import block_diag
 
 from facetvae.estimators.arrays import View
 from facetvae.table_rules.components import largest
-from facetvae.table_rules.rows import thinned
+from facetvae.table_rules.rows import some_rows
 from ppl_models import Columns
 from ppl_models.columns import numeric
 
@@ -131,7 +131,7 @@ def _beyond_chance(white: list[np.ndarray]) -> np.ndarray:
     columns': not the one of its rank, as components before it are no chance.
     """
     rng = np.random.default_rng(0)
-    rows = [thinned(column, MAX_ROWS) for column in white]
+    rows = [some_rows(column, most=MAX_ROWS) for column in white]
     shuffled = (np.concatenate([rng.permutation(c) for c in rows], 1) for _ in range(SHUFFLES))
     chance = np.quantile([np.sqrt(largest(table)) for table in shuffled], LEVEL)
     _, size, components = np.linalg.svd(np.concatenate(rows, 1), full_matrices=False)

@@ -26,6 +26,8 @@ LARGEST = 1e15
 TINY = 2.0**-20
 # Fewest columns of a picture, and the least share of them that reach the largest value.
 FEWEST_PIXELS, BRIGHT = 16, 0.1
+# Brightest values of pictures of 8 bits are hardly below it.
+DIM = 64
 # Of values within bounds that all columns have in common.
 BOUNDED = ("8-bit", "unit interval", "intensities")
 
@@ -43,6 +45,7 @@ class Encoding:
     :ivar exponent: 0 unless values are so large or small that their squares exceed float64.
     :ivar unskewed: what is then done to skewed columns.
     :ivar directions: whose coordinates are scaled ``[p, D]``, orthonormal; ``None`` for columns.
+    :ivar constant: columns that the training data tell nothing of ``[D]``: encoded as 0.
     """
 
     values: str
@@ -53,6 +56,11 @@ class Encoding:
     exponent: np.ndarray | int = 0
     unskewed: Unskewed | None = None
     directions: Any = None
+    constant: np.ndarray | bool = False
+
+    @property
+    def divisor(self) -> np.ndarray:
+        return np.where(self.constant, np.inf, self.scale)
 
     @property
     def scales(self) -> bool:
@@ -109,7 +117,7 @@ class Encoding:
 
     def _standardized(self, X: np.ndarray) -> np.ndarray:
         x = _shifted(X, -self.exponent) - self.loc
-        return (x if self.directions is None else x @ self.directions.T) / self.scale
+        return (x if self.directions is None else x @ self.directions.T) / self.divisor
 
 
 def encoding_of(
@@ -133,11 +141,18 @@ def encoding_of(
         values = "real"
     if likelihood is not None and values != "8-bit":
         values = "as given"
-    loc, exponent = np.zeros(1), np.zeros(1, int)
+    loc, exponent, constant = np.zeros(1), np.zeros(1, int), np.zeros(1, bool)
     scale = np.full(1, {"8-bit": 255.0, "intensities": float(summary.most)}.get(values, 1.0))
     if values == "real":
-        loc, scale, exponent = _moments(summary, 0 if X.ndim == 2 else None)
-    encoding = Encoding(values, X.shape[1:], loc, scale, summary.missing, exponent)
+        loc, scale, exponent, constant = _moments(summary, 0 if X.ndim == 2 else None)
+    form = values, X.shape[1:], loc, scale, summary.missing, exponent
+    encoding = Encoding(*form, constant=constant)
+    if values == "8-bit" and summary.most < DIM:
+        warnings.warn(
+            f"8-bit values are read as shares of 255, and the largest of X is {summary.most}: if "
+            f"that is the brightest there can be, pass X.astype(float)",
+            stacklevel=2,
+        )
     if not encoding.of_real_columns:
         return encoding
     rows = encoding.encode(summary.some()).astype(float)
@@ -213,9 +228,9 @@ class _Summary:
         ]
 
 
-def _moments(summary: _Summary, axis: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean, deviation and exponent along an axis, such that no square overflows or vanishes;
-    constant columns are scaled only if their magnitude demands it.
+def _moments(summary: _Summary, axis: int | None) -> tuple[np.ndarray, ...]:
+    """Mean, deviation and exponent along an axis, such that no square overflows or vanishes, and
+    which columns are constant; these are scaled only if their magnitude demands it.
     """
     low, top = (each.astype(float) for each in summary.extremes(axis))
     size = np.frexp(np.maximum(top, -low))[1]
@@ -230,7 +245,7 @@ def _moments(summary: _Summary, axis: int | None) -> tuple[np.ndarray, np.ndarra
     size = size - exponent
     unscaled = np.clip(1.0, np.ldexp(1.0, size - CONSTANT), np.ldexp(1.0, size + CONSTANT))
     varies = (low < top) & (scale > 10 * np.finfo(float).eps * np.abs(loc))
-    return loc, np.where(varies, scale, unscaled), exponent
+    return loc, np.where(varies, scale, unscaled), exponent, ~varies
 
 
 def _shifted(X: np.ndarray, exponent: np.ndarray | int) -> np.ndarray:
@@ -257,7 +272,7 @@ class EncodingModule(nn.Module):
         self.scales, turn = encoding.scales, encoding.directions
         self.register_buffer("factor", doubles(np.ldexp(1.0, -np.asarray(encoding.exponent))))
         self.register_buffer("loc", doubles(encoding.loc))
-        self.register_buffer("scale", doubles(encoding.scale))
+        self.register_buffer("scale", doubles(encoding.divisor))
         self.register_buffer("turn", None if turn is None else doubles(turn.T))
         self.unskewed = None if encoding.unskewed is None else UnskewedModule(encoding.unskewed)
 

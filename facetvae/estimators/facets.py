@@ -75,8 +75,18 @@ def for_each(names: Sequence[str], option: str, value: Any) -> dict[str, Any]:
     }
 
 
-def at_least(classes: int, facet: str, number: int | None) -> int:
-    """The number of clusters of a facet with labels, at least as many as there are classes."""
+def at_least(label: np.ndarray, facet: str, number: int | None) -> int:
+    """The number of clusters of a facet with labels ``[N]``, at least as many as there are
+    classes; as many, if it is not given.
+    """
+    there, classes = np.unique(label[label >= 0]), int(label.max()) + 1
+    if number is None and (len(there) < classes or classes == 1):
+        what = "of 0 alone" if classes == 1 else f"up to {classes - 1}, but not of all below"
+        raise ValueError(
+            f"facet {facet!r} has labels {what}: clusters are numbered from 0, as "
+            "np.unique(labels, return_inverse=True)[1] numbers them; if there are some without "
+            "labels, give n_clusters"
+        )
     if number is not None and number < classes:
         raise ValueError(
             f"facet {facet!r} has labels up to {classes - 1}, but n_clusters={number}: give "

@@ -120,7 +120,8 @@ class CodedColumn(Column):
         if unknown := [level for level in there if level not in place]:
             raise ValueError(
                 f"column {self.name!r} has the category {unknown[0]!r}, but the training data had "
-                f"{_some(self.levels)}: leave these rows out, or mark it as missing (NaN)"
+                f"{_some(self.levels)}: leave these rows out or, if the training data had gaps, "
+                "mark it as missing (NaN)"
             )
         codes = np.full(len(column.gaps), np.nan)
         codes[~column.gaps] = [place[level] for level in there]
@@ -157,8 +158,8 @@ class NumberedColumn(CodedColumn):
         if not known.all():
             raise ValueError(
                 f"column {self.name!r} has the value {numbers[~known][0]:g}, but the training data "
-                f"had {_some(self.levels)}: leave these rows out, mark it as missing (NaN), or "
-                f'fit with columns={{"{self.name}": Normal()}}'
+                f"had {_some(self.levels)}: leave these rows out, mark it as missing (NaN) if they "
+                f'had gaps, or fit with columns={{"{self.name}": Normal()}}'
             )
         return np.where(np.isnan(numbers), np.nan, places)
 

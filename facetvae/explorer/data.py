@@ -37,6 +37,7 @@ class Opened:
     :ivar title: the run's name.
     :ivar data: the name of its data.
     :ivar count: how many there are, also of those that are not shown.
+    :ivar rows: the numbers of those that are.
     """
 
     runner: SVIRunner
@@ -44,6 +45,7 @@ class Opened:
     title: str
     data: str
     count: int
+    rows: np.ndarray
 
 
 def open_run(
@@ -87,7 +89,7 @@ def open_run(
         given = given_beside(runner, x, labels, label)
         # A table has a row for each datum.
         most = len(x) if "row" in given else rows
-        some = np.random.default_rng(seed).permutation(len(x))[:most]
+        some = np.sort(np.random.default_rng(seed).permutation(len(x))[:most])
         explorer = Explorer(
             runner.guide,
             np.asarray(x[some]),
@@ -98,7 +100,7 @@ def open_run(
         )
     except (OSError, ValueError, ImportError) as error:
         raise Refused(one_line(error)) from None
-    return Opened(runner, explorer, run.resolve().name, name, len(x))
+    return Opened(runner, explorer, run.resolve().name, name, len(x), some)
 
 
 def fitting(x: np.ndarray, x_shape: tuple[int, ...]) -> np.ndarray:

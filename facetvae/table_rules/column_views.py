@@ -24,7 +24,7 @@ from sklearn.mixture import GaussianMixture
 from facetvae.table_rules.grids import JOINT, grid_of, shared_information
 from facetvae.table_rules.known import allowed, starts_of, sureness
 from facetvae.table_rules.merging import fitted_mixture, on_one_thread
-from facetvae.table_rules.rows import thinned
+from facetvae.table_rules.rows import some_rows
 
 # Most columns and rows in which views are looked for.
 MAX_COLUMNS, MAX_ROWS = 64, 2000
@@ -369,7 +369,7 @@ def column_views(values: np.ndarray, levels: Sequence[int], seed: int = 0) -> Co
     :param values: ``[N, D]``: numbers, and codes of categories; NaN where missing.
     :param levels: of each column the number of its categories, 0 for numbers.
     """
-    rows = thinned(values, MAX_ROWS)
+    rows = some_rows(values, most=MAX_ROWS)
     unseen = np.isnan(rows).all(0)  # in these rows: as a constant
     fitted = Statistics(np.where(unseen, 0.0, rows), np.asarray(levels))
     if len(levels) > MAX_COLUMNS:

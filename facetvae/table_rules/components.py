@@ -10,7 +10,7 @@ from sklearn.decomposition import PCA, FactorAnalysis
 from sklearn.impute import SimpleImputer
 
 from facetvae.table_rules.merging import on_one_thread
-from facetvae.table_rules.rows import has_missing, is_missing, thinned
+from facetvae.table_rules.rows import has_missing, is_missing, some_rows
 
 #: Columns of a narrow table, and the most principal components of a wide one.
 NARROW = 15
@@ -32,7 +32,7 @@ CONSTANT, FEWEST, WIDE = 1e-3, 3, 1000
 
 def rank(x: np.ndarray) -> int:
     """The number of dimensions in which data ``[N, D]`` vary, in single precision."""
-    rows = filled(thinned(x, MAX_ROWS))
+    rows = filled(some_rows(x, most=MAX_ROWS))
     return int(np.linalg.matrix_rank(rows - rows.mean(0), rtol=1e-5))
 
 
@@ -40,7 +40,7 @@ def principal_dimensions(x: np.ndarray, at_least: int, at_most: int, seed: int =
     """How many principal components of standardized ``x`` ``[N, D]`` exceed the 95 % quantile of
     shuffled columns (parallel analysis; Horn, 1965), within bounds.
     """
-    rows = filled(thinned(x, MAX_ROWS))
+    rows = filled(some_rows(x, most=MAX_ROWS))
     rng = np.random.default_rng(seed)
     chance = np.quantile([_spectrum(rng.permuted(rows, axis=0)) for _ in range(20)], 0.95, axis=0)
     more = _spectrum(rows) > chance
@@ -64,7 +64,7 @@ def components_beyond_chance(x: np.ndarray, seed: int) -> int:
     """How many principal components of standardized ``x`` ``[N, D]`` to look for clusters in: all
     if it varies in ``NARROW`` dimensions or fewer (Dobriban and Owen, 2019).
     """
-    x = thinned(x, MAX_ROWS_BEYOND)
+    x = some_rows(x, most=MAX_ROWS_BEYOND)
     u, s, vt = np.linalg.svd(x - x.mean(0), full_matrices=False)
     dims = int((s > 1e-5 * max(s[0], np.finfo(float).tiny)).sum())
     if dims <= NARROW:
@@ -94,7 +94,7 @@ def residual_scale(x: np.ndarray, dim: int) -> float:
     """Deviation of probabilistic PCA's noise with ``dim`` components (Tipping and Bishop, 1999),
     within bounds; gaps of ``x`` ``[N, ...]`` take their column's mean, and do not count.
     """
-    rows = thinned(x, MAX_ROWS).reshape(-1, prod(x.shape[1:])).astype(float)
+    rows = some_rows(x, most=MAX_ROWS).reshape(-1, prod(x.shape[1:])).astype(float)
     missing = is_missing(rows)
     total = float(np.nanstd(rows)) if not missing.all() else 1.0
     low, high = (share * (total or 1.0) for share in RESIDUAL_SHARE)
@@ -128,7 +128,7 @@ def column_noise(x: np.ndarray, dim: int) -> np.ndarray | None:
 
     :param x: ``[N, D]``, standardized and complete.
     """
-    rows = np.random.default_rng(0).permutation(thinned(x, MAX_ROWS)).astype(float)
+    rows = np.random.default_rng(0).permutation(some_rows(x, most=MAX_ROWS)).astype(float)
     fitted, held_out = rows[::2], rows[1::2]
     vary = np.minimum(fitted.std(0), held_out.std(0)) > CONSTANT
     if not (vary.sum() >= FEWEST and vary.sum() <= WIDE and len(held_out) >= FEWEST):

@@ -26,7 +26,7 @@ from facetvae.table_rules.components import (
 from facetvae.table_rules.dip import dip_p_value
 from facetvae.table_rules.grids import JOINT, grid_of, shared_information
 from facetvae.table_rules.merging import ClusterCount, MergeTree, merge_tree, on_one_thread
-from facetvae.table_rules.rows import some_rows, thinned
+from facetvae.table_rules.rows import some_rows
 from facetvae.table_rules.subspaces import Subspaces, dependent_groups, independent_sources
 
 #: From rows ``[n, D]`` and a seed to the cluster of each row ``[n]``, by a graph of neighbors.
@@ -240,7 +240,7 @@ def number_of_facets(
     most = min(NARROW if dims is None else dims, rank(x))
     if most < 1:
         return FacetCount([], x.mean(0), np.zeros((0, x.shape[1])))
-    rows = thinned(x, MAX_ROWS)
+    rows = some_rows(x, most=MAX_ROWS)
     few = len(x) < FEWEST_NEIGHBORS
     neighbors = np.zeros(len(x), int) if few else cluster_neighbors(rows, seed)
     combined = len(np.unique(neighbors))
@@ -277,7 +277,7 @@ def clusters_in_subspaces(
     if len(whole) < FEWEST_NEIGHBORS:
         return False
     scaler = StandardScaler().set_output(transform="default")
-    rows = scaler.fit_transform(thinned(whole, FEW_ROWS).astype(float))
+    rows = scaler.fit_transform(some_rows(whole, most=FEW_ROWS).astype(float))
     return number_of_facets(cluster_neighbors, rows, seed).in_subspaces
 
 
@@ -468,7 +468,7 @@ def _least_share(found: FacetCount, x: np.ndarray, neighbors: np.ndarray) -> flo
     """Of each facet's entropy, what the clusters of neighbors have in common with it; 1 if there
     are no facets.
     """
-    z = (thinned(x, MAX_ROWS) - found.loc) @ found.maps.T
+    z = (some_rows(x, most=MAX_ROWS) - found.loc) @ found.maps.T
     labels = (facet.labels(z) for facet in found.facets)
     each = ((shared_information([own, neighbors]), entropy(np.bincount(own))) for own in labels)
     return min((shared / h for shared, h in each if h), default=1.0)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from facetvae.table_rules.rows import thinned
+from facetvae.table_rules.rows import some_rows
 
 # Root N times the dip of draws of a uniform distribution, and how often it is exceeded: from 7,774
 # draws of 500 values.
 DIPS = (0.2842, 0.3675, 0.4442, 0.4874, 0.5287, 0.5765, 0.61, 0.6347, 0.6646, 0.7101)
 DIP_LEVELS = (0.9, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
-# Longer samples are thinned.
+# Of longer samples so many are drawn.
 MAX_VALUES = 2000
 
 
@@ -18,7 +18,7 @@ def dip_p_value(values: np.ndarray) -> float:
     """The probability of so large a dip in draws of a uniform distribution, the unimodal one that
     is hardest to tell (Hartigan and Hartigan, 1985, section 3), interpolated.
     """
-    values = thinned(values, MAX_VALUES)
+    values = some_rows(values, most=MAX_VALUES)
     size = len(values) * dip(values) ** 2
     square, log_p = np.square(DIPS), np.log(DIP_LEVELS)
     slope = (log_p[-1] - log_p[-2]) / (square[-1] - square[-2])

@@ -15,7 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 from threadpoolctl import threadpool_limits
 
-from facetvae.table_rules.rows import thinned
+from facetvae.table_rules.rows import some_rows
 
 # Components whose density at the lowest point between them is at least this share of the lower of
 # their modes are one cluster. On simulated tables shares from 0.6 to 0.9 give the same numbers.
@@ -146,7 +146,7 @@ def clarity(z: np.ndarray, seed: int) -> float:
 @on_one_thread
 def _bic(z: np.ndarray, covariance: str, seed: int) -> dict[int, float]:
     """BIC by number of clusters, from 1 on."""
-    z = thinned(z, MAX_ROWS).astype(float)
+    z = some_rows(z, most=MAX_ROWS).astype(float)
     numbers = [k for k in NUMBERS if k <= max(2, len(z) // ROWS_PER_COMPONENT)]
     return {k: float(fitted_mixture(z, k, covariance, seed).bic(z)) for k in numbers}
 
@@ -176,7 +176,7 @@ def likeliest_mixture(z: np.ndarray, seed: int) -> GaussianMixture:
     """The mixture with the lowest BIC in ``[N, d]``, of any number of components and either kind of
     covariances.
     """
-    z = thinned(z, MAX_ROWS).astype(float)
+    z = some_rows(z, most=MAX_ROWS).astype(float)
     fitted = [pair for kind in COVARIANCES for pair in _mixtures(z, seed, kind)]
     return min(fitted, key=lambda pair: pair[0])[1]
 

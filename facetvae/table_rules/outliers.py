@@ -17,6 +17,10 @@ NEIGHBORS, FEWEST_NEIGHBORS = 20, 5
 # How many times as far from its neighbors as these are from theirs an outlying row is (in drawn
 # clusters of normals at most 2.1).
 FACTOR = 2.5
+# Standardized values beyond which rows are equally far.
+FAR = 1e6
+# The share of a column's variance that is nearly all.
+ALL = 0.99
 # The rows that others are compared with.
 MOST_ROWS = 10_000
 
@@ -96,6 +100,15 @@ class Outliers:
         return distance[:, 0] <= self._reach[group[:, 0]]
 
 
+def has_all_variance(x: np.ndarray) -> np.ndarray:
+    """Which of many standardized rows ``[N, D]`` have nearly all of a column's variance each."""
+    found = np.zeros(len(x), bool)
+    if len(x) >= 10 * FEWEST_NEIGHBORS:
+        for column in x.T:
+            found |= np.abs(column) > np.sqrt(ALL * len(x))
+    return found
+
+
 def _nearest(among: np.ndarray, number: int, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Distances of each row of ``x`` to its nearest ones, and their numbers: ``[N, number]``."""
     return NearestNeighbors(n_neighbors=number).fit(among).kneighbors(x)
@@ -106,7 +119,7 @@ def _outlying(detector: LocalOutlierFactor, x: np.ndarray) -> np.ndarray:
 
 
 def _flat(x: np.ndarray) -> np.ndarray:
-    return np.nan_to_num(x.reshape(len(x), -1).astype(float))
+    return np.nan_to_num(x.reshape(len(x), -1).astype(float)).clip(-FAR, FAR)
 
 
 def _some(rows: np.ndarray, always: Sequence[int]) -> np.ndarray:

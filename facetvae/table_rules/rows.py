@@ -25,11 +25,6 @@ def some_rows(x: np.ndarray, seed: int = 0, most: float = np.inf) -> np.ndarray:
     return x[some(len(x), seed, most)]
 
 
-def thinned(x: np.ndarray, most: int) -> np.ndarray:
-    """Evenly spaced rows of ``x`` ``[N, ...]``, at most ``most``; all if there are no more."""
-    return x[:: -(-len(x) // most)]
-
-
 def labeled(label: Mapping[str, np.ndarray], n: int, seed: int = 0) -> np.ndarray | slice:
     """Of ``n`` rows at most ``MANY`` that have a label; all rows if there are no more than that."""
     if n <= MANY:

@@ -12,7 +12,7 @@ from sklearn.preprocessing import PowerTransformer
 
 from facetvae.table_rules.components import principal_dimensions
 from facetvae.table_rules.merging import likeliest_mixture
-from facetvae.table_rules.rows import thinned
+from facetvae.table_rules.rows import some_rows
 
 # Bounds on the powers: 0 takes logarithms of the upper tail, 2 of the lower one. Beyond them, a
 # model's output may have no counterpart in the user's units.
@@ -81,7 +81,7 @@ def unskewed_if_better(x: np.ndarray, zero: np.ndarray | None = None) -> Unskewe
     :param x: ``[N, D]``, standardized; NaN where missing.
     :param zero: the place of 0 in each column ``[D]``.
     """
-    rows = thinned(x, MAX_ROWS)
+    rows = some_rows(x, most=MAX_ROWS)
     fitted = np.arange(len(rows)) % 3 < FITTED
     if len(rows) < FEWEST or x.shape[1] < 1:
         return None

@@ -20,7 +20,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.feature_selection import mutual_info_regression
 
 from facetvae.table_rules.merging import clarity
-from facetvae.table_rules.rows import thinned
+from facetvae.table_rules.rows import some_rows
 
 # Most rows that a rotation and dependence are judged on.
 MAX_ROWS = 2000
@@ -121,7 +121,7 @@ def _dependent(sources: np.ndarray, number: int, seed: int) -> np.ndarray:
     m = sources.shape[1]
     if m == number:
         return np.arange(m)
-    rows = thinned(sources, MAX_ROWS)
+    rows = some_rows(sources, most=MAX_ROWS)
     dependence = _dependence(rows, rows, seed)
     shuffled = np.random.default_rng(seed).permuted(rows, axis=0)
     none = _dependence(rows, shuffled, seed)
@@ -192,7 +192,7 @@ def curvature_p_value(x: np.ndarray, sources: np.ndarray) -> float:
     squares and products: the lowest p-value of F tests of its leading components, times their
     number. 1 if nothing is left.
     """
-    x, z = thinned(x, MAX_ROWS).astype(float), thinned(sources, MAX_ROWS)
+    x, z = some_rows(x, most=MAX_ROWS).astype(float), some_rows(sources, most=MAX_ROWS)
     z = (z - z.mean(0)) / z.std(0).clip(np.finfo(float).tiny)
     plain = np.column_stack([np.ones(len(z)), z])
     bent = [z[:, a] * z[:, b] for a in range(z.shape[1]) for b in range(a, z.shape[1])]

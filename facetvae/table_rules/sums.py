@@ -29,7 +29,7 @@ from facetvae.table_rules.known import (
     sureness,
 )
 from facetvae.table_rules.merging import on_one_thread
-from facetvae.table_rules.rows import thinned
+from facetvae.table_rules.rows import some_rows
 from facetvae.table_rules.subspaces import Subspaces
 
 # Most rows, and rows times combinations of clusters, that are looked at; the least of the former.
@@ -237,7 +237,7 @@ def _likeliest(sums: Sequence[FacetSum], x: np.ndarray) -> FacetSum:
 
 def enough(x: np.ndarray, numbers: Sequence[int]) -> np.ndarray:
     """Rows of ``x``, fewer if there are many combinations of clusters."""
-    return thinned(x, _most_rows(numbers))
+    return some_rows(x, most=_most_rows(numbers))
 
 
 def _most_rows(numbers: Sequence[int]) -> int:

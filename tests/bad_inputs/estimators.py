@@ -185,8 +185,14 @@ ESTIMATORS = {
         (
             "huge: labels",
             facets(facets=1, labels=[10**8] * 30),
-            "cannot have 100000001 clusters: only 30 of 30 data",
+            "'facet_0' has labels up to 100000",
         ),
+        (
+            "misfit: labels from 1",
+            facets(facets=1, labels=[1, 2] * 15),
+            "not of all below: clusters",
+        ),
+        ("misfit: one label", facets(facets=1, labels=[0] * 30), "'facet_0' has labels of 0 alone"),
         ("missing: facet of labels", facets(labels=[0] * 30), "there are 2 facets: give labels by"),
         ("unknown: facet of labels", facets(labels={"a": [0] * 30}), "'a', but the facets are"),
         (

@@ -99,6 +99,11 @@ def test_a_refusal_is_one_line(
 def test_describe_prints_markdown(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command.main(["describe", str(run), "--rows", "100"])
     page = capsys.readouterr().out
+    clusters = SVIRunner.load(run).guide.predict(digits().test)["digit"]
+    for cluster, rows in re.findall(
+        r"^\| (\d) \|.* \| ([\d, ]+) \|$", page.split("# digit")[1], re.M
+    ):
+        assert set(clusters[[int(row) for row in rows.split(", ")]]) == {int(cluster)}
     for facet in ("style", "digit"):
         assert re.search(rf"^# {facet}: \d clusters of 100 rows$", page, re.MULTILINE)
     assert page.count("| digit (ARI ") == 2, "the known label, beside each facet's clusters"

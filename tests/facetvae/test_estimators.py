@@ -433,7 +433,7 @@ def test_a_facet_of_a_later_fit() -> None:
     first, second = found.facet(0), found.facet(1)
     found.set_params(facets=1).fit(columns()[:50])
     np.testing.assert_array_equal(first.labels_, found.labels_[:, 0])
-    with pytest.raises(ValueError, match=r"now has \['facet_0'\] only: call its facet\(\) again"):
+    with pytest.raises(ValueError, match=r"now has \['facet_0'\]: call its facet\(\) again"):
         second.predict(columns())
     with pytest.raises(ValueError, match="unknown facet 'digit': as the estimator is given no"):
         FacetClustering(MultiFacetClustering(epochs=1), "digit").fit(columns())

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.metrics import normalized_mutual_info_score
 from sklearn.neighbors import LocalOutlierFactor
@@ -44,6 +45,45 @@ def drawn(n: int = 600, width: int = 5) -> tuple[np.ndarray, list[np.ndarray]]:
 def brief(**options: Any) -> MultiFacetClustering:
     """One that neither looks for facets nor counts clusters."""
     return MultiFacetClustering(2, n_clusters=2, n_latents=2, epochs=1, random_state=0, **options)
+
+
+def test_the_order_of_rows_says_nothing() -> None:
+    """Every second row is of one of two clusters: every second row alone would show one."""
+    truth, rng = np.arange(3000) % 2, np.random.default_rng(0)
+    x = rng.normal(size=(3000, 6))
+    x[:, :3] = x[:, :3] / 2 + 4 * truth[:, None]
+    found = MultiFacetClustering(random_state=0).fit(x)
+    assert normalized_mutual_info_score(truth, found.labels_[:, 0]) > 0.99
+
+
+def test_a_column_that_was_constant_is_left_out_later() -> None:
+    x, _ = drawn(300, 4)
+    x = np.column_stack([x, np.full(300, 2023.0)])
+    found = MultiFacetClustering(random_state=0).fit(x)
+    later = x + np.eye(5)[4] * 10
+    np.testing.assert_array_equal(found.predict(later), found.labels_)
+    assert found.score(later) == pytest.approx(found.score(x))
+    np.testing.assert_allclose(found.sample(3, noise=False)[0][:, 4], 2023)
+
+
+def test_one_broken_record_does_not_hide_the_others() -> None:
+    """Beside 1e12 all other rows are equal in single precision."""
+    x, labels = drawn(300, 4)
+    x[5] = 1e12
+    found = MultiFacetClustering(random_state=0).fit(x)
+    np.testing.assert_array_equal(np.flatnonzero(found.outliers_), [5])
+    scores = [max(normalized_mutual_info_score(t, own) for own in found.labels_.T) for t in labels]
+    assert min(scores) > 0.9
+
+
+def test_frames_whose_columns_or_rows_change_places_are_refused() -> None:
+    x, (label, _) = drawn(300, 4)
+    frame = pd.DataFrame(x)
+    found = brief().fit(frame)
+    with pytest.raises(ValueError, match="the training data had them in the order"):
+        found.predict(frame[[1, 0, 2, 3]])
+    with pytest.raises(ValueError, match=r"labels\['facet_0'\] has other rows than X"):
+        brief().fit(frame, labels={"facet_0": pd.Series(label).iloc[::-1]})
 
 
 def test_rows_change_places_without_a_copy(many: Callable) -> None:
