@@ -37,10 +37,10 @@ def facet_names(facets: int | Sequence[str] | np.ndarray) -> list[str]:
         if number > MOST_FACETS:
             raise ValueError(f"facets must be at most {MOST_FACETS}, got {number}")
         names = [f"facet_{j}" for j in range(number)]
-    if not names or len(set(names)) < len(names):
+    if not names or len(set(names)) < len(names) or not all(map(str.isidentifier, names)):
         raise ValueError(
-            "facets must be a number, or names that differ, such as ('style', 'digit'), got "
-            f"{facets!r}"
+            "facets must be a number, or names that differ and are valid in Python, such as "
+            f"('style', 'digit'), got {facets!r}"
         )
     if REST in names:
         raise ValueError(

@@ -106,6 +106,19 @@ class TruthColumn(Column):
 
 
 @dataclass(frozen=True)
+class ConstantColumn(Column):
+    """A column of one value, which tells nothing: later rows are read as if they had it.
+
+    :ivar value: in the training data.
+    """
+
+    value: float = 0.0
+
+    def _codes(self, column: Given) -> np.ndarray:
+        return np.where(np.isnan(super()._codes(column)), np.nan, self.value)
+
+
+@dataclass(frozen=True)
 class CodedColumn(Column):
     """A column of categories.
 
@@ -328,9 +341,11 @@ def _by_kind(given: Given, coded: bool) -> tuple[Column, Likelihood]:
     there = given.there.astype(float)
     # Floats may be whole, too: pandas makes floats of integers with gaps.
     whole = bool(((there == np.floor(there)) & (np.abs(there) < LARGEST_WHOLE)).all())
+    levels = np.unique(there)
+    if len(levels) == 1 and not coded:
+        return ConstantColumn(name, whole, value=float(levels[0])), Normal()
     if whole and not coded and np.isin(there, (0, 1)).all():
         return Column(name, whole), Bernoulli()
-    levels = np.unique(there)
     if coded or (whole and 2 <= len(levels) <= FEW_VALUES):
         return NumberedColumn(name, levels=tuple(levels.tolist())), Ordinal()
     # Counts vary at least as much as a Poisson variable; other whole numbers are numbers.

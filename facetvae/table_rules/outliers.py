@@ -119,7 +119,8 @@ def _outlying(detector: LocalOutlierFactor, x: np.ndarray) -> np.ndarray:
 
 
 def _flat(x: np.ndarray) -> np.ndarray:
-    return np.nan_to_num(x.reshape(len(x), -1).astype(float)).clip(-FAR, FAR)
+    rows = np.nan_to_num(x.reshape(len(x), -1).astype(float), copy=False)
+    return rows.clip(-FAR, FAR, out=rows)
 
 
 def _some(rows: np.ndarray, always: Sequence[int]) -> np.ndarray:

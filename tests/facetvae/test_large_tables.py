@@ -57,13 +57,17 @@ def test_the_order_of_rows_says_nothing() -> None:
 
 
 def test_a_column_that_was_constant_is_left_out_later() -> None:
-    x, _ = drawn(300, 4)
+    x, labels = drawn(300, 4)
     x = np.column_stack([x, np.full(300, 2023.0)])
     found = MultiFacetClustering(random_state=0).fit(x)
     later = x + np.eye(5)[4] * 10
     np.testing.assert_array_equal(found.predict(later), found.labels_)
     assert found.score(later) == pytest.approx(found.score(x))
     np.testing.assert_allclose(found.sample(3, noise=False)[0][:, 4], 2023)
+    frame = pd.DataFrame(dict(zip("abcd", x.T, strict=False))).assign(year=2023, flag=0)
+    frame["town"] = np.array(["Oslo", "Bath"])[labels[0]]
+    mixed = brief().fit(frame)
+    np.testing.assert_array_equal(mixed.predict(frame.assign(year=2033, flag=5)), mixed.labels_)
 
 
 def test_one_broken_record_does_not_hide_the_others() -> None:
