@@ -37,7 +37,7 @@ from facetvae.table_rules.components import rank
 from facetvae.table_rules.counting import FacetCount
 from facetvae.table_rules.known import labeled_first, shared_with
 from facetvae.table_rules.merging import ClusterCount, likeliest_number, merged_number
-from facetvae.table_rules.rows import MANY, has_missing, in_parts, labeled, some_rows
+from facetvae.table_rules.rows import MANY, has_missing, in_parts, some_rows
 from facetvae.table_rules.subspaces import Subspaces, curvature_p_value, independent_subspaces
 from facetvae.table_rules.sums import (
     MOST_FACETS,
@@ -351,7 +351,7 @@ class SubspaceStrategy(FitStrategy):
         return found.reordered(self._order(found, x, label)) if label else found
 
     def _order(self, found: Subspaces, x: np.ndarray, label: Labels, misfit: Any = 0) -> list[int]:
-        rows = labeled(label, len(x), self.chosen.seed)
+        rows: Any = labeled_first(label.values(), MANY, self.chosen.seed) if label else slice(0)
         labels = [label[name][rows] if name in label else None for name in self.names]
         return found.order_for(labels, self.chosen.view.numbers(x[rows]), misfit)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -23,14 +23,6 @@ def some(n: int, seed: int = 0, most: float = np.inf) -> np.ndarray | slice:
 def some_rows(x: np.ndarray, seed: int = 0, most: float = np.inf) -> np.ndarray:
     """At most ``MANY`` rows of ``x`` ``[N, ...]``, and ``most``, in order; ``x`` if no more."""
     return x[some(len(x), seed, most)]
-
-
-def labeled(label: Mapping[str, np.ndarray], n: int, seed: int = 0) -> np.ndarray | slice:
-    """Of ``n`` rows at most ``MANY`` that have a label; all rows if there are no more than that."""
-    if n <= MANY:
-        return slice(None)
-    rows = np.flatnonzero(np.any([known >= 0 for known in label.values()], axis=0))
-    return rows[some(len(rows), seed)]
 
 
 def parts(n: int) -> Iterator[slice]:

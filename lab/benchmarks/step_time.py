@@ -115,7 +115,7 @@ class Size:
 
 SIZES = {
     "mnist": Size(
-        784, (500, 2000), (25, 25), (5, 5), batch=512, batches=16, steps=60, turn=5,
+        784, (500, 2000), (25, 25), (5, 5), batch=512, batches=16, steps=160, turn=16,
         threads=None, precisions=("float32", "bf16"),
     ),
     "quickstart": Size(

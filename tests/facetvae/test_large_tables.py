@@ -17,8 +17,9 @@ from sklearn.neighbors import LocalOutlierFactor
 from facetvae.estimators import MultiFacetClustering, clustering, linear_maps
 from facetvae.estimators.encoding import encoding_of
 from facetvae.table_rules import outliers, rows
+from facetvae.table_rules.known import labeled_first
 from facetvae.table_rules.outliers import Outliers
-from facetvae.table_rules.rows import Arranged, labeled, some
+from facetvae.table_rules.rows import Arranged, some
 from lab.benchmarks import million_rows
 from lab.protocols.sources import labelings
 
@@ -111,8 +112,8 @@ def test_chosen_rows_are_in_order_and_random(many: Callable) -> None:
     assert len(set(chosen)) == 100
     assert (np.diff(chosen) > 0).all()
     assert abs(chosen.mean() - 500) < 5 * 1000 / np.sqrt(12 * 100)
-    label = {"a": np.full(1000, -1), "b": np.where(np.arange(1000) % 50 == 3, 1, -1)}
-    assert labeled(label, 1000).tolist() == list(range(3, 1000, 50))
+    labels = np.full(1000, -1), np.where(np.arange(1000) % 50 == 3, 1, -1)
+    assert set(range(3, 1000, 50)) < set(labeled_first(labels, 100, seed=2))
 
 
 KINDS = {
