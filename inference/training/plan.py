@@ -31,8 +31,6 @@ __all__ = ["FitPlan", "check_callbacks"]
 STEPS_THAT_PAY, STEPS_THAT_PAY_COMPILING = 500, 4000
 # The schedule of programs without facets.
 DEFAULT = to_config(Constant())
-# Products of a batch's rows and parameters up to which a step spends its time between operations.
-SMALL = 2**25
 
 
 @dataclass(frozen=True)
@@ -124,9 +122,8 @@ class FitPlan:
         return Recording(whole if pays else "replay", last, unsuitable=unsuitable)
 
     def _compiling_pays(self, steps: int) -> bool:
-        parameters = sum(each.numel() for each in self.lead.loss.parameters())
-        small = parameters * self.source.batch_size <= SMALL
-        return steps >= STEPS_THAT_PAY_COMPILING and small and find_spec("jax") is not None
+        single = self.lead.precision == "float32"  # half of it XLA computes more slowly
+        return steps >= STEPS_THAT_PAY_COMPILING and single and find_spec("jax") is not None
 
     def _unsuitable(self, executor: str | None) -> str | None:
         """Why whole steps cannot be taken by a compiler or a graph, as far as that is plain."""

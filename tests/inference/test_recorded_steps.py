@@ -157,17 +157,13 @@ def test_a_call_chooses_by_its_number_of_steps() -> None:
     assert runner.plan(X, 1333, **SIZES).recording.executor == "replay"
 
 
-def test_a_long_call_of_a_small_model_is_compiled_where_jax_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_long_call_is_compiled_where_jax_is(monkeypatch: pytest.MonkeyPatch) -> None:
     def chosen(**options: Any) -> str | None:
-        return small("auto").plan(X, 1334, **SIZES | options).recording.executor
+        return small("auto", **options).plan(X, 1334, **SIZES).recording.executor
 
     if importlib.util.find_spec("jax"):
         assert chosen() == "xla"
-    monkeypatch.setattr("inference.training.plan.SMALL", 100)
-    assert chosen() == "replay"
-    monkeypatch.undo()
+    assert chosen(precision="bf16") == "replay"
     monkeypatch.setitem(sys.modules, "jax", None)
     assert chosen() == "replay"
 
