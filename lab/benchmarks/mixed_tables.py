@@ -33,7 +33,7 @@ from facetvae.estimators import MultiFacetClustering
 from lab.run_lines import parser_of, run_all
 from lab.summarize import print_tables
 
-__all__ = ["DrawnKinds", "DrawnNumbers", "MixedTable", "measure", "mixed_table", "one_hot"]
+__all__ = ["MixedTable", "measure", "mixed_table", "one_hot"]
 
 # Clusters of the labeling in numbers, and of that in categories and counts.
 IN_NUMBERS, IN_KINDS = 4, 3

@@ -37,7 +37,6 @@ __all__ = [
     "check_same_objective",
     "in_turns",
     "interleaved_medians",
-    "library_step",
     "ratios",
     "spread",
     "timed",

@@ -61,7 +61,7 @@ from lab.protocols.sources import Labelings, labelings
 from lab.run_lines import run_all, whole_lines
 from lab.summarize import print_table
 
-__all__ = ["DATA", "METHODS", "Data", "Method", "Source", "measure", "run"]
+__all__ = ["DATA", "METHODS", "Data", "Method", "measure", "run"]
 
 STARTS = 10  # of the methods that only find local optima, and let one choose how many
 FOUND = 0.5  # normalized mutual information with a facet that has found a labeling
