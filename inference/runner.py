@@ -62,17 +62,16 @@ class SVIRunner(Run):
         ``lr=``, such as ``torch.optim.SGD`` or a ``functools.partial`` of one, or one of Pyro's
         optimizers, which has its own rates. One that is not fused reads back to the host in each
         step whether the step was finite.
-    :param compile: how a step is computed: ``"replay"`` records its operations once (half a
-        second) and replays them without Pyro's handlers, with the same draws and, up to rounding,
-        the same results; ``"xla"`` takes many steps in one call (seconds to compile, needs the
-        extra ``xla``); ``"cuda graph"`` records whole steps on a CUDA device; ``None`` runs model
-        and guide in every step. By default ``"auto"``: in calls of ``fit`` of 500 steps and more
-        they are replayed, on a CUDA device captured, and of 4,000 and more, in float32 on a CPU,
-        taken by XLA if JAX is there (``plan(...).recording`` says which), if
-        all parts are this library's, Pyro's or PyTorch's. Others may do more in a step than
-        operations on tensors, so with them every step runs through Pyro, with a
-        ``RecordingWarning`` that names the part; ask for recording if their results depend on
-        tensors, draws and fixed settings alone.
+    :param compile: how a step is computed: ``"replay"`` records its operations once (half a second)
+        and replays them without Pyro's handlers, with the same draws and, up to rounding, the same
+        results; ``"xla"`` takes many steps in one call (seconds to compile, needs the extra
+        ``xla``); ``"cuda graph"`` records whole steps on a CUDA device; ``None`` runs model and
+        guide in every step. By default ``"auto"``: in calls of ``fit`` of 500 steps and more they
+        are replayed, on a CUDA device captured, and of 4,000 and more, in float32 on a CPU, taken
+        by XLA if JAX is there (``plan(...).recording`` says which), if all parts are this
+        library's, Pyro's or PyTorch's. Others may do more in a step than operations on tensors, so
+        with them every step runs through Pyro, with a ``RecordingWarning`` that names the part; ask
+        for recording if their results depend on tensors, draws and fixed settings alone.
     :raises ValueError: if the parts do not fit together or an option is unknown.
 
     :ivar lr: the rate; setting it changes the rate of the next steps.

@@ -26,7 +26,7 @@ LARGEST = 1e15
 TINY = 2.0**-20
 # Fewest columns of a picture, and the least share of them that reach the largest value.
 FEWEST_PIXELS, BRIGHT = 16, 0.1
-# Brightest values of pictures of 8 bits are hardly below it.
+# The brightest value of pictures of 8 bits is hardly below it.
 DIM = 64
 # Of values within bounds that all columns have in common.
 BOUNDED = ("8-bit", "unit interval", "intensities")
@@ -150,7 +150,7 @@ def encoding_of(
     if values == "8-bit" and summary.most < DIM:
         warnings.warn(
             f"8-bit values are read as shares of 255, and the largest of X is {summary.most}: if "
-            f"that is the brightest there can be, pass X.astype(float)",
+            "that is the brightest there can be, pass X.astype(float)",
             stacklevel=2,
         )
     if not encoding.of_real_columns:

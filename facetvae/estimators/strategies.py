@@ -511,7 +511,7 @@ class ViewStrategy(SubspaceStrategy):
         views = self.views.only(places, free)
         for j, (name, k) in enumerate(numbers.items()):
             if name in label:
-                views = views.known(j, values, label[name], k or int(label[name].max()) + 1)
+                views = views.known(j, values, label[name], cast(int, k))
         return replace(self, views=views)
 
     def again(self, x: np.ndarray, number: int) -> FitStrategy:

@@ -250,7 +250,8 @@ class SubspaceView:
         z = self._coordinates(rows)
         found = []
         for start in starts_of(z, label, _clusters_of(z, k), k):
-            means = np.stack([z[start == c].mean(0) for c in range(k)])
+            r = np.eye(k)[start] + LEAST  # some may be empty
+            means = r.T @ z / r.sum(0)[:, None]
             found.append(GaussianMixture(k, means_init=means, random_state=0).fit(z))
         mixture = max(found, key=lambda each: sureness(each.predict_proba(z), label))
         return replace(self, mixture=mixture, part=np.arange(k))

@@ -54,4 +54,4 @@ def starts_of(z: np.ndarray, label: np.ndarray, clusters: np.ndarray, k: int) ->
     if len(np.unique(label[there])) == k > 1 and there.sum() > k:
         rule = LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto")
         starts.append(rule.fit(z[there], label[there]).predict(z))
-    return [np.where(there, label, start) for start in (starts * 2)[:2]]
+    return [np.where(there, label, start) for start in (starts[0], starts[-1])]

@@ -100,9 +100,9 @@ def test_describe_prints_markdown(run: Path, capsys: pytest.CaptureFixture[str])
     command.main(["describe", str(run), "--rows", "100"])
     page = capsys.readouterr().out
     clusters = SVIRunner.load(run).guide.predict(digits().test)["digit"]
-    for cluster, rows in re.findall(
-        r"^\| (\d) \|.* \| ([\d, ]+) \|$", page.split("# digit")[1], re.M
-    ):
+    shown = re.findall(r"^\| (\d) \|.* \| ([\d, ]+) \|$", page.split("# digit")[1], re.M)
+    assert shown
+    for cluster, rows in shown:
         assert set(clusters[[int(row) for row in rows.split(", ")]]) == {int(cluster)}
     for facet in ("style", "digit"):
         assert re.search(rf"^# {facet}: \d clusters of 100 rows$", page, re.MULTILINE)

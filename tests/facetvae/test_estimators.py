@@ -434,6 +434,9 @@ def test_a_facet_of_a_later_fit() -> None:
     np.testing.assert_array_equal(first.labels_, found.labels_[:, 0])
     with pytest.raises(ValueError, match=r"now has \['facet_0'\]: call its facet\(\) again"):
         second.predict(columns())
+    found.set_params(facets=("b", "a")).fit(columns())
+    with pytest.raises(ValueError, match=r"now has \['b', 'a'\]: call its facet"):
+        first.predict(columns())
     with pytest.raises(ValueError, match="unknown facet 'digit': as the estimator is given no"):
         FacetClustering(MultiFacetClustering(epochs=1), "digit").fit(columns())
 

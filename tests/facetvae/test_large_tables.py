@@ -71,6 +71,11 @@ def test_a_column_that_was_constant_is_left_out_later() -> None:
     np.testing.assert_array_equal(mixed.predict(frame.assign(year=2033, flag=5)), mixed.labels_)
 
 
+def test_dim_values_of_8_bits_are_said() -> None:
+    with pytest.warns(UserWarning, match="the largest of X is 16: if that is the brightest"):
+        encoding_of(np.arange(17, dtype=np.uint8).reshape(1, 17), None)
+
+
 def test_one_broken_record_does_not_hide_the_others() -> None:
     """Beside 1e12 all other rows are equal in single precision."""
     x, labels = drawn(300, 4)
