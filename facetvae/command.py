@@ -16,7 +16,10 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from facetvae.explorer.data import Opened
 
 __all__ = ["main"]
 
@@ -69,29 +72,37 @@ def demo(out: Path, seed: int) -> None:
 
 def explore(port: int, no_browser: bool, **asked: Any) -> None:
     """Serve the explorer's page until Ctrl-C."""
-    from facetvae.explorer.data import Refused, open_run
+    from facetvae.explorer.data import Refused
 
     try:
         from facetvae.explorer.serve import serve
     except ImportError as error:
         raise Refused(f"the page takes {error.name}: pip install 'facetvae[explore]'") from None
-    serve(open_run(**asked), port, browser=not no_browser)
+    serve(opened(**asked), port, browser=not no_browser)
 
 
 def describe(**asked: Any) -> None:
     """Print what each facet with clusters is about."""
-    from facetvae.explorer.data import open_run
-
-    opened = open_run(**asked)
-    for facet in opened.explorer.facets:
+    run = opened(**asked)
+    for facet in run.explorer.facets:
         try:
-            about = opened.explorer.about(facet)
+            about = run.explorer.about(facet)
         except ValueError as error:
             print(f"# {facet}\n\n{error}\n")
             continue
         for cluster in about.clusters:
-            cluster["exemplars"] = opened.rows[cluster["exemplars"]].tolist()
+            cluster["exemplars"] = run.rows[cluster["exemplars"]].tolist()
         print(about.to_markdown())
+
+
+def opened(**asked: Any) -> Opened:
+    """A run and its data; whether these are strange is said."""
+    from facetvae.explorer.data import open_run
+
+    run = open_run(**asked)
+    if run.doubt:
+        print(f"facetvae: {run.doubt}", file=sys.stderr)
+    return run
 
 
 def parser() -> argparse.ArgumentParser:

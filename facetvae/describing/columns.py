@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -22,7 +21,15 @@ from facetvae.describing.effects import (
 from ppl_models import Bernoulli, Categorical, Columns, Likelihood
 from ppl_models.given.arrays import plain_array
 from ppl_models.given.checks import check_one_of
-from ppl_models.given.frames import Given, Kind, column_name, given, is_frame, native_columns
+from ppl_models.given.frames import (
+    Given,
+    Kind,
+    check_names,
+    column_name,
+    given,
+    is_frame,
+    native_columns,
+)
 
 #: Whole numbers of at most so many values are no counts.
 FEW_VALUES = 10
@@ -210,9 +217,7 @@ def named_columns(given: Any) -> dict[str, Any] | None:
         columns = [(column_name(name), each) for name, each in given.items()]
     else:
         return None
-    counts = Counter(name for name, _ in columns)
-    if twice := [name for name in counts if counts[name] > 1]:
-        raise ValueError(f"two columns are called {twice[0]!r}: rename one of them")
+    check_names(name for name, _ in columns)
     return dict(columns)
 
 

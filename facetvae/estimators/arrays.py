@@ -196,6 +196,10 @@ class Reader:
             raise ValueError("the rows of X do not differ: there is nothing to cluster")
         return View()
 
+    def beyond(self, x: np.ndarray) -> np.ndarray:
+        """Which encoded rows ``[N]`` have entries that are no part of their columns."""
+        return np.zeros(len(x), bool)
+
     def settings(self) -> dict[str, Any]:
         """What was chosen, for ``settings_``."""
         return {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from facetvae.estimators.defaults import Lengths, default_batch_size, default_di
 from facetvae.estimators.encoding import Encoding, EncodingModule, representable
 from facetvae.estimators.posteriors import Reads
 from facetvae.estimators.training import bound
+from facetvae.table_rules.outliers import has_all_variance
 from facetvae.table_rules.rows import has_missing, in_parts, is_missing, parts
 from guides import FacetGuide
 from inference.export import Predictions, check_precision, write_program
@@ -157,6 +159,15 @@ class FacetEstimator(BaseEstimator):
             check_kind("likelihood", self.likelihood, Likelihood, what)
         self.encoding_ = self.reader_.encoding(X, self.likelihood)
         return self.encoding_.encode(X)
+
+    def _warn_of_variance(self, X: np.ndarray) -> None:
+        """Warn of rows of columns of real numbers beside which all others are nearly equal."""
+        if self.encoding_.of_real_columns and len(rows := np.flatnonzero(has_all_variance(X))):
+            warnings.warn(
+                f"rows {rows.tolist()} of X have nearly all of a column's variance, beside which "
+                "all others are nearly equal: drop them, or mark these entries as missing (NaN)",
+                stacklevel=5,
+            )
 
     def _chosen(self, x: np.ndarray, dim: int, network: Architecture) -> Chosen:
         """The user's settings, and for the rest those chosen from the data."""

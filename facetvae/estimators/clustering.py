@@ -465,10 +465,10 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         self.usual_ = None  # of columns of real numbers alone
         if self.encoding_.of_real_columns:
             self._say("looks for outlying rows")
-            if (alone := has_all_variance(x)).any():  # beside it all others are equal
-                x = self.reader_.encoding(X, self.likelihood, ~alone).encode(X)
+            if (absurd := has_all_variance(X)).any():  # beside them all others are equal
+                x = self.reader_.encoding(X, self.likelihood, ~absurd).encode(X)
             self.usual_ = Outliers(x)
-        self.outliers_ = self._outlying(x)
+        self.outliers_ = self._outlying(x) | self.reader_.beyond(x)
         shared: Any = () if self.usual_ is None else self.usual_.shared(x, self.outliers_)
         self.outliers_[list(shared)] = False
         if self.outliers_.any() or len(shared):

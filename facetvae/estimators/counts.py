@@ -13,6 +13,7 @@ from scipy.sparse.linalg import LinearOperator, svds
 from facetvae.estimators.arrays import Reader, View, plain_table
 from facetvae.estimators.encoding import Encoding
 from ppl_models import MLP, DirichletMultinomial, Likelihood, Multinomial
+from ppl_models.given.frames import Form, is_frame
 from ppl_models.given.sparse import SparseRows, is_sparse, sparse_rows
 from ppl_models.networks import Architecture
 
@@ -223,7 +224,7 @@ class CountsReader(Reader):
         self._check(X, likelihood)
 
     def returned(self, values: np.ndarray, like: Any = None) -> Any:
-        return csr_array(values) if self.sparse else values
+        return csr_array(values) if self.sparse else super().returned(values, like)
 
     def _check(self, X: Any, likelihood: Likelihood) -> None:
         """:raises ValueError: if a value is no count, or missing."""
@@ -261,7 +262,8 @@ def reads_counts(X: Any, likelihood: Likelihood | None) -> CountsReader | None:
     """The reader of rows of counts, where X is sparse or the likelihood is one of these."""
     sparse = is_sparse(X)
     if isinstance(likelihood, Multinomial):
-        return CountsReader(sparse, likelihood.num_batches)
+        form = Form.of(X) if is_frame(X) and not sparse else None
+        return CountsReader(sparse, likelihood.num_batches, form=form)
     if not sparse:
         return None
     if isinstance(likelihood, Likelihood) and not likelihood.takes_sparse:

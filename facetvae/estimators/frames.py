@@ -15,6 +15,7 @@ from facetvae.estimators.arrays import Reader, View, check_kinds
 from facetvae.estimators.columns_view import columns_view
 from facetvae.estimators.encoding import Encoding
 from facetvae.estimators.words import check_words, plain_values, reads_as_number
+from facetvae.table_rules.outliers import has_all_variance
 from facetvae.table_rules.rows import is_missing
 from ppl_models import (
     Bernoulli,
@@ -33,6 +34,7 @@ from ppl_models.given.frames import (
     Form,
     Given,
     Kind,
+    check_names,
     column_name,
     columns_given,
     frame_like,
@@ -234,6 +236,9 @@ class FrameReader(Reader):
             )
         return view
 
+    def beyond(self, x: np.ndarray) -> np.ndarray:
+        return has_all_variance(x[:, [_is_measured(column) for column in self.columns]])
+
     def settings(self) -> dict[str, Any]:
         columns = self.likelihoods
         return {"columns": dict(zip(columns.names, map(repr, columns), strict=True))}
@@ -340,7 +345,8 @@ def _by_kind(given: Given, coded: bool) -> tuple[Column, Likelihood]:
         return CodedColumn(name, levels=_words(given, coded)), Categorical()
     there = given.there.astype(float)
     # Floats may be whole, too: pandas makes floats of integers with gaps.
-    whole = bool(((there == np.floor(there)) & (np.abs(there) < LARGEST_WHOLE)).all())
+    usual = there[~has_all_variance(there[:, None])]
+    whole = bool((there == np.floor(there)).all() and (np.abs(usual) < LARGEST_WHOLE).all())
     levels = np.unique(there)
     if len(levels) == 1 and not coded:
         return ConstantColumn(name, whole, value=float(levels[0])), Normal()
@@ -349,9 +355,11 @@ def _by_kind(given: Given, coded: bool) -> tuple[Column, Likelihood]:
     if coded or (whole and 2 <= len(levels) <= FEW_VALUES):
         return NumberedColumn(name, levels=tuple(levels.tolist())), Ordinal()
     # Counts vary at least as much as a Poisson variable; other whole numbers are numbers.
-    if whole and are_counts(there):
+    if whole and there.min() >= 0 and are_counts(usual):
         return Column(name, whole), NegativeBinomial()
-    return Column(name, whole), LogNormal() if is_multiplied(there) else Normal()
+    return Column(name, whole), LogNormal() if there.min() > 0 and is_multiplied(
+        usual
+    ) else Normal()
 
 
 def _words(given: Given, coded: bool) -> tuple[str, ...]:
@@ -363,14 +371,19 @@ def _words(given: Given, coded: bool) -> tuple[str, ...]:
 
 
 def _fitted(column: Column, likelihood: Likelihood, codes: np.ndarray) -> Likelihood:
-    there = torch.as_tensor(codes[~np.isnan(codes)])
-    if not isinstance(column, CodedColumn | TruthColumn):
-        _check_precision(column.name, there.numpy())
+    there = codes[~np.isnan(codes)]
     try:
-        likelihood.check(there)
+        likelihood.check(torch.as_tensor(there))
     except ValueError as error:
         raise ValueError(f"column {column.name!r}: {error}") from error
-    return likelihood.fitted(there)
+    if _is_measured(column):
+        _check_precision(column.name, there)
+        there = there[~has_all_variance(there[:, None])]
+    return likelihood.fitted(torch.as_tensor(there))
+
+
+def _is_measured(column: Column) -> bool:
+    return not isinstance(column, CodedColumn | TruthColumn)
 
 
 def _check_precision(name: str, values: np.ndarray) -> None:
@@ -392,11 +405,8 @@ def _check_precision(name: str, values: np.ndarray) -> None:
 def _named(X: Any) -> dict[str, Given]:
     """The columns by name."""
     columns = columns_given(X)
-    named = {column.name: column for column in columns}
-    if len(named) < len(columns):
-        names = [column.name for column in columns]
-        raise ValueError(f"X has columns of the same name among {_some(names)}: rename them")
-    return named
+    check_names(column.name for column in columns)
+    return {column.name: column for column in columns}
 
 
 def _with_gaps(values: np.ndarray, codes: np.ndarray) -> np.ndarray:

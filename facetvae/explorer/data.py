@@ -13,15 +13,21 @@ import numpy as np
 from numpy.lib.format import open_memmap
 
 from facetvae.datasets import DATASETS, Dataset
+from facetvae.estimators.training import bound
 from facetvae.explorer.explorer import Explorer
+from guides import FacetGuide
 from guides.grouped import TableGuide
 from inference import SVIRunner
+from inference.randomness import seeded
+from ppl_models.priors import Flat
 
 __all__ = ["Opened", "Refused", "open_run"]
 
 # How far above a run's folder the description may lie that names its data: examples of many runs
 # have one for all.
 LEVELS_UP = 2
+# Rows whose bounds are compared, and nats an entry that are no chance.
+DRAWN, FAR = 200, 10
 
 Loaders = Mapping[str, Callable[[Path | None], Dataset]]
 
@@ -38,6 +44,7 @@ class Opened:
     :ivar data: the name of its data.
     :ivar count: how many there are, also of those that are not shown.
     :ivar rows: the numbers of those that are.
+    :ivar doubt: what is strange about them, if anything is.
     """
 
     runner: SVIRunner
@@ -46,6 +53,7 @@ class Opened:
     data: str
     count: int
     rows: np.ndarray
+    doubt: str = ""
 
 
 def open_run(
@@ -98,9 +106,10 @@ def open_run(
             image_shape,
             None if columns is None else read_names(columns),
         )
+        doubt = "" if data is None or given else units_doubted(runner.guide, explorer.x)
     except (OSError, ValueError, ImportError) as error:
         raise Refused(one_line(error)) from None
-    return Opened(runner, explorer, run.resolve().name, name, len(x), some)
+    return Opened(runner, explorer, run.resolve().name, name, len(x), some, doubt)
 
 
 def fitting(x: np.ndarray, x_shape: tuple[int, ...]) -> np.ndarray:
@@ -113,6 +122,22 @@ def fitting(x: np.ndarray, x_shape: tuple[int, ...]) -> np.ndarray:
     raise ValueError(
         f"data of shape {x.shape} are not the run's, which is of {x_shape} a datum: give its own "
         "(--data)"
+    )
+
+
+def units_doubted(guide: FacetGuide, x: np.ndarray) -> str:
+    """What to say of data that are far less likely than what the model draws."""
+    flat = any(isinstance(prior, Flat) for prior in guide.model.priors.values())
+    if guide.takes or guide.model.likelihood.discrete or flat:
+        return ""
+    with seeded(0, guide.model.gates.device):
+        drawn = guide.model.generate(DRAWN).cpu().numpy()
+    own, given = (bound(guide, each, 2) / each[0].size for each in (drawn, x[:DRAWN]))
+    if given > own - FAR:
+        return ""
+    return (
+        f"the data have a log-density of {given:.3g} nats an entry, and what the model draws has "
+        f"{own:.3g}: are they in its units, as an estimator's encode(X) returns them?"
     )
 
 

@@ -101,12 +101,28 @@ class Outliers:
 
 
 def has_all_variance(x: np.ndarray) -> np.ndarray:
-    """Which of many standardized rows ``[N, D]`` have nearly all of a column's variance each."""
+    """Which rows ``[N, D]``, fewer than are a group, have nearly all of a column's variance; NaN
+    where missing.
+    """
     found = np.zeros(len(x), bool)
-    if len(x) >= 10 * FEWEST_NEIGHBORS:
-        for column in x.T:
-            found |= np.abs(column) > np.sqrt(ALL * len(x))
+    for column in x.T:
+        there = np.flatnonzero(np.isfinite(column))
+        found[there[_with_all_variance(column[there].astype(float))]] = True
     return found
+
+
+def _with_all_variance(values: np.ndarray) -> np.ndarray:
+    """Places of the fewest values ``[n]`` beside which the others vary hardly, but do."""
+    most = min(NEIGHBORS, len(values) // 10)
+    if most >= FEWEST_NEIGHBORS and np.ptp(values):
+        values = values / np.abs(values).max()  # squares of larger ones may overflow
+        far = np.abs(values - values.mean())
+        if most * far.max() ** 2 > ALL * (far**2).sum():
+            order = np.argsort(-np.abs(values - np.median(values)))
+            for number in range(1, most):
+                if 0 < values[order[number:]].var() < (1 - ALL) * values.var():
+                    return order[:number]
+    return np.zeros(0, int)
 
 
 def _nearest(among: np.ndarray, number: int, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -4,7 +4,8 @@ PyArrow and others) or alone: as numbers or objects with gaps, and back in the u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, time, timedelta
 from decimal import Decimal
@@ -101,6 +102,12 @@ def native_columns(X: Any) -> list[tuple[str, Any]]:
     if hasattr(X, "iloc"):  # of pandas, whose names may be no text, or the same
         return [(column_name(name), X.iloc[:, i]) for i, name in enumerate(X.columns)]
     return [(each.name, each.to_native()) for each in nw.from_native(X).iter_columns()]
+
+
+def check_names(names: Iterable[str]) -> None:
+    """:raises ValueError: if two are the same."""
+    if twice := [name for name, number in Counter(names).items() if number > 1]:
+        raise ValueError(f"two columns are called {twice[0]!r}: rename one of them")
 
 
 def columns_given(X: Any) -> list[Given]:
@@ -225,7 +232,11 @@ class Form:
 
     @classmethod
     def of(cls, X: Any) -> Form:
-        """That of a frame."""
+        """That of a frame.
+
+        :raises ValueError: if two columns have one name.
+        """
+        check_names(name for name, _ in native_columns(X))
         rows = X.iloc[:0] if hasattr(X, "iloc") else nw.from_native(X).head(0).to_native()
         return cls(rows)
 

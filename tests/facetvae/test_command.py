@@ -18,6 +18,7 @@ import torch
 
 from facetvae import command
 from facetvae.datasets import digits
+from facetvae.estimators import MultiFacetClustering
 from guides import VaDEGuide
 from inference import SVIRunner
 from ppl_models import MFCVAE, VAE, GaussianMixture, Normal, SharedMLP
@@ -117,6 +118,18 @@ def test_a_facet_without_clusters_is_said(
     np.save(tmp_path / "x.npy", np.random.default_rng(0).random((9, 6)))
     command.main(["describe", str(folder), "--data", str(tmp_path / "x.npy")])
     assert capsys.readouterr().out.startswith("# layer_1\n\nlayer_1 has no clusters")
+
+
+def test_data_in_other_units_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    x = 50 + 9 * rng.normal(size=(300, 4)) + 60 * rng.integers(2, size=(300, 1))
+    found = MultiFacetClustering(1, random_state=0).fit(x)
+    folder = found.runner_.save(tmp_path / "run")
+    for rows, says in ((x, "are they in its units"), (found.encode(x), "")):
+        np.save(tmp_path / "x.npy", rows)
+        command.main(["describe", str(folder), "--data", str(tmp_path / "x.npy")])
+        said = capsys.readouterr().err
+        assert (says in said) if says else not said
 
 
 def test_data_sets_are_found_by_name(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

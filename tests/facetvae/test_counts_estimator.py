@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy import sparse
@@ -174,6 +175,10 @@ def test_a_dense_array_is_counts_if_the_likelihood_says_so() -> None:
     np.testing.assert_array_equal(found.labels_, fitted().labels_)
     np.testing.assert_array_equal(found.predict(x), found.labels_)
     assert isinstance(found.sample(3)[0], np.ndarray)
+    frame = pd.DataFrame(x, columns=[f"word {i}" for i in range(D)])
+    found = estimator(likelihood=DirichletMultinomial()).fit(frame)
+    for returned in (found.sample(3)[0], found.impute(frame)):
+        pd.testing.assert_index_equal(returned.columns, frame.columns)
 
 
 @pytest.mark.parametrize(

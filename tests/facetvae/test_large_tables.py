@@ -14,7 +14,13 @@ import pytest
 from sklearn.metrics import normalized_mutual_info_score
 from sklearn.neighbors import LocalOutlierFactor
 
-from facetvae.estimators import MultiFacetClustering, clustering, linear_maps
+from facetvae.estimators import (
+    ContentStyleTransformer,
+    MultiFacetClustering,
+    SemiSupervisedClassifier,
+    clustering,
+    linear_maps,
+)
 from facetvae.estimators.encoding import encoding_of
 from facetvae.table_rules import outliers, rows
 from facetvae.table_rules.known import labeled_first
@@ -76,14 +82,26 @@ def test_dim_values_of_8_bits_are_said() -> None:
         encoding_of(np.arange(17, dtype=np.uint8).reshape(1, 17), None)
 
 
-def test_one_broken_record_does_not_hide_the_others() -> None:
+@pytest.mark.parametrize("wrong", [[5], [5, 9, 77]], ids=len)
+def test_broken_records_do_not_hide_the_others(wrong: list[int]) -> None:
     """Beside 1e12 all other rows are equal in single precision."""
     x, labels = drawn(300, 4)
-    x[5] = 1e12
+    x[wrong] = 1e12
     found = MultiFacetClustering(random_state=0).fit(x)
-    np.testing.assert_array_equal(np.flatnonzero(found.outliers_), [5])
+    np.testing.assert_array_equal(np.flatnonzero(found.outliers_), wrong)
     scores = [max(normalized_mutual_info_score(t, own) for own in found.labels_.T) for t in labels]
     assert min(scores) > 0.9
+
+
+def test_estimators_that_leave_no_row_out_tell_of_broken_records() -> None:
+    x, (label, _) = drawn(300, 4)
+    x[5, 1] = 1e9
+    for fit in (
+        lambda: SemiSupervisedClassifier(epochs=1).fit(x, label),
+        lambda: ContentStyleTransformer(epochs=1).fit(x, groups=label),
+    ):
+        with pytest.warns(UserWarning, match=r"rows \[5\] of X have nearly all of a column's"):
+            fit()
 
 
 def test_frames_whose_columns_or_rows_change_places_are_refused() -> None:

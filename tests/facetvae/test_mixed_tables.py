@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
-from sklearn.metrics import normalized_mutual_info_score
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from facetvae.estimators import (
     ContentStyleTransformer,
@@ -21,6 +21,7 @@ from facetvae.estimators import (
 from facetvae.estimators.columns_view import columns_view
 from facetvae.estimators.frames import frame_reader, is_mixed
 from facetvae.table_rules.components import components_beyond_chance
+from facetvae.table_rules.outliers import has_all_variance
 from lab.benchmarks import mixed_tables
 from lab.benchmarks.mixed_tables import mixed_table
 from ppl_models import Categorical, LogNormal, NegativeBinomial, Normal, Ordinal, Poisson, StudentT
@@ -131,6 +132,30 @@ def test_samples_are_like_the_users_frame() -> None:
     assert set(drawn["city"]) <= {"Oslo", "Bath", "Lyon"}
     assert drawn["visits"].min() >= 0
     assert 15 < drawn["age"].mean() < 65
+
+
+def test_an_absurd_entry_makes_no_cluster_and_changes_no_likelihood() -> None:
+    """Of each 2,000 rows some have a value that is a mistake; as many as a group has are none."""
+    rng = np.random.default_rng(0)
+    label = rng.integers(3, size=2000)
+    visits = rng.poisson(1 + 2 * label)
+    table = pd.DataFrame({"visits": visits, "pay": rng.normal(9 * label, 2)})
+    table["sold"] = np.where(np.arange(2000) < 9, 80.0, 0.0)  # few, but all that there are
+    table["kind"] = np.array(list("abc"))[label]
+    wrong = table.copy()
+    wrong.loc[:4, "visits"] = 10**9
+    wrong.loc[7, "pay"] = -1e12
+    usual, found = (MultiFacetClustering(random_state=0).fit(each) for each in (table, wrong))
+    assert not usual.outliers_.any()
+    np.testing.assert_array_equal(np.flatnonzero(found.outliers_), [0, 1, 2, 3, 4, 7])
+    scale = [each.settings_["columns"]["pay"] for each in (usual, found)]
+    assert scale[0].partition(".")[0] == scale[1].partition(".")[0]
+    assert found.settings_["columns"]["visits"].startswith("NegativeBinomial")
+    assert adjusted_rand_score(label[8:], found.labels_[8:, 0]) > 0.95
+    wrong.loc[:4, "visits"] = -(10**9)
+    assert frame_reader(wrong, {}).settings()["columns"]["visits"].startswith("Normal(scale=1.")
+    wrong.loc[:20, "visits"] = 10**9
+    assert not has_all_variance(wrong[["visits"]].to_numpy(float)).any()
 
 
 def test_gaps_are_filled_and_nothing_else() -> None:
@@ -345,7 +370,8 @@ WRONG: list[tuple[Any, str]] = [
     (lambda f: f.assign(age=1e9 + np.arange(60) % 2), "single precision does not hold"),
     (lambda f: f.assign(city=[f"n{i}" for i in range(60)]), "60 different strings in 60 rows"),
     (lambda f: f.assign(day=pd.date_range("2020", periods=60)), r"the columns \['day'\] have the"),
-    (lambda f: f.rename(columns={"age": "city"}), "X has columns of the same name among"),
+    (lambda f: f.rename(columns={"age": "city"}), "two columns are called 'city': rename"),
+    (lambda f: f[["age", "year", "age"]], "two columns are called 'age': rename one of them"),
 ]
 
 
