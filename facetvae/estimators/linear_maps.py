@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from facetvae.estimators.base import Chosen
-from facetvae.table_rules.rows import MANY
+from facetvae.table_rules.rows import MANY, some_rows
 from facetvae.table_rules.subspaces import Subspaces
 from guides import FacetGuide
 from inference.progress import progress_bar
@@ -96,7 +96,7 @@ def fit_networks(
                 bar.update()
                 yield_lock()
     optimizer.zero_grad(set_to_none=True)
-    few = slice(None, None, -(-len(data) // DECODED))
+    few = torch.as_tensor(some_rows(np.arange(len(data)), most=DECODED))
     _fit_decoder(guide, data[few].x, sources[few])
 
 

@@ -531,7 +531,6 @@ class ViewStrategy(SubspaceStrategy):
             for name, view in zip(self.names, self.views.views, strict=True)
         }
         guide = self._runner({name: StandardNormal(dim) for name, dim in dims.items()}).guide
-        set_widths(guide, np.full(sum(dims.values()), NARROW))
         self._fit_networks(guide, self._sources, self._with_more_gaps(x) if has_missing(x) else x)
         return guide
 
@@ -551,7 +550,8 @@ class ViewStrategy(SubspaceStrategy):
         self, x: np.ndarray, latents: FacetGuide, numbers: Mapping[str, int], label: Labels
     ) -> SVIRunner:
         runner, some = self._with_mixtures(latents, numbers), some_rows(x)
-        place_components(runner, latents.embed(some), self._clusters(some))
+        widths = place_components(runner, latents.embed(some), self._clusters(some))
+        set_widths(runner.guide, np.concatenate(widths))  # narrower ones loosen the bound
         return runner
 
     def _pays(self, x: np.ndarray, label: Labels) -> tuple[bool, str]:
@@ -578,10 +578,11 @@ class ViewStrategy(SubspaceStrategy):
 
 def place_components(
     runner: SVIRunner, latents: Mapping[str, np.ndarray], clusters: Sequence[np.ndarray]
-) -> None:
+) -> list[np.ndarray]:
     """Components where clusters of these probabilities ``[N, K]`` lie among the facets' latents,
-    with one covariance: fitted anew, they would leave what columns tell.
+    with one covariance: fitted anew, they would leave what columns tell. Returns its variances.
     """
+    widths = []
     for (name, z), r in zip(latents.items(), clusters, strict=False):
         rows = r.sum(0).clip(1e-6)
         loc = r.T @ z / rows[:, None]
@@ -591,6 +592,8 @@ def place_components(
         covariances = np.broadcast_to(within, (len(loc), *within.shape))
         where = torch.as_tensor(loc), torch.as_tensor(covariances.copy())
         runner.model.mixtures[name].place(*where, torch.as_tensor(rows / len(z)))
+        widths.append(np.diag(within))
+    return widths
 
 
 def views_found(x: np.ndarray, seed: int, view: View, count: FacetCount | None) -> ColumnViews:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from functools import cache
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy.stats import multivariate_normal, norm
 from sklearn.datasets import load_digits, make_blobs
 from sklearn.metrics import normalized_mutual_info_score as nmi
@@ -15,6 +17,7 @@ from sklearn.mixture import GaussianMixture
 from sklearn.naive_bayes import GaussianNB
 
 from facetvae.estimators import MultiFacetClustering
+from facetvae.estimators.linear_maps import set_widths
 from facetvae.table_rules.column_views import (
     ColumnView,
     ColumnViews,
@@ -144,6 +147,16 @@ def test_an_estimator_finds_what_the_bayes_rule_does() -> None:
     for likeliest in known.values():
         assert max(nmi(likeliest, own) for own in found.labels_.T) > 0.9
     assert (found.predict(frame) == found.labels_).mean() > 0.999
+
+
+@pytest.mark.parametrize("times", [0.3, 3])
+def test_posteriors_are_as_wide_as_the_bound_wants(times: float) -> None:
+    found, frame, _ = customers()
+    changed = copy.deepcopy(found)
+    guide = changed.runner_.guide
+    of_one = guide.encode(torch.as_tensor(found.encode(frame[:1])))
+    set_widths(guide, times * np.concatenate([q.variance[0].detach() for q in of_one.values()]))
+    assert changed.score(frame) < found.score(frame) - 0.1
 
 
 @cache
