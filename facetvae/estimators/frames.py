@@ -164,18 +164,26 @@ class CodedColumn(Column):
 
 @dataclass(frozen=True)
 class NumberedColumn(CodedColumn):
-    """A column of few numbers, each of which is a category."""
+    """A column of few numbers, each of which is a category.
+
+    :ivar exact: whether others are no categories, and not read as the nearest of these.
+    """
+
+    exact: bool = False
 
     def _codes(self, column: Given) -> np.ndarray:
-        numbers = Column._codes(self, column)
-        places = np.searchsorted(self.levels, numbers).clip(0, len(self.levels) - 1)
-        known = np.isnan(numbers) | (np.asarray(self.levels)[places] == numbers)
+        numbers, levels = Column._codes(self, column), np.asarray(self.levels)
+        places = np.abs(np.nan_to_num(numbers)[:, None] - levels).argmin(1)
+        known = np.isnan(numbers) | (levels[places] == numbers)
         if not known.all():
-            raise ValueError(
+            had = (
                 f"column {self.name!r} has the value {numbers[~known][0]:g}, but the training data "
-                f"had {_some(self.levels)}: leave these rows out, mark it as missing (NaN) if they "
-                f'had gaps, or fit with columns={{"{self.name}": Normal()}}'
+                f"had {_some(self.levels)}: "
             )
+            if self.exact:
+                raise ValueError(f"{had}leave these rows out, or mark it as missing (NaN)")
+            advice = f'fit with columns={{"{self.name}": Normal()}} if that will not do'
+            warnings.warn(f"{had}it is read as the nearest of these; {advice}", stacklevel=2)
         return np.where(np.isnan(numbers), np.nan, places)
 
     def values(self, codes: np.ndarray) -> np.ndarray:
@@ -353,7 +361,7 @@ def _by_kind(given: Given, coded: bool) -> tuple[Column, Likelihood]:
     if whole and not coded and np.isin(there, (0, 1)).all():
         return Column(name, whole), Bernoulli()
     if coded or (whole and 2 <= len(levels) <= FEW_VALUES):
-        return NumberedColumn(name, levels=tuple(levels.tolist())), Ordinal()
+        return NumberedColumn(name, levels=tuple(levels.tolist()), exact=coded), Ordinal()
     # Counts vary at least as much as a Poisson variable; other whole numbers are numbers.
     if whole and there.min() >= 0 and are_counts(usual):
         return Column(name, whole), NegativeBinomial()

@@ -401,6 +401,17 @@ def test_columns_that_do_not_suit_are_refused(columns: Any, message: str) -> Non
     assert "\n" not in str(caught.value)
 
 
+def test_a_number_between_or_beyond_few_is_read_as_the_nearest() -> None:
+    given = frame()
+    nearest, other = (given.assign(rating=value) for value in (5, 9.5))
+    with pytest.warns(UserWarning, match=r"'rating' has the value 9\.5, but .* read as the near"):
+        read = fitted().encode(other)
+    np.testing.assert_array_equal(read, fitted().encode(nearest))
+    coded = frame_reader(given, {"rating": Categorical()})
+    with pytest.raises(ValueError, match=r"'rating' has the value 9\.5, but .*leave these rows"):
+        coded.numbers(other)
+
+
 def test_other_tables_than_the_training_data_are_refused() -> None:
     given = frame()
     for other, message in (
@@ -414,7 +425,6 @@ def test_other_tables_than_the_training_data_are_refused() -> None:
         (given.assign(age=np.inf), "infinity"),
         (given.assign(city=3), "column 'city' has the category 3, but the training data had"),
         (given.assign(size="XL"), "column 'size' has the category 'XL', but the training data"),
-        (given.assign(rating=2.5), r"column 'rating' has the value 2\.5, but the training data"),
         (given.assign(member=0.5), r"column 'member' held bools .*, but now has the value 0\.5"),
         (given.assign(visits=-1), "column 'visits': x has values such as -1"),
         (np.zeros((3, 12)), "X must be a data frame with the columns"),
