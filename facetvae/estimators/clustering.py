@@ -44,6 +44,7 @@ from facetvae.estimators.posteriors import (
     log_joints,
     predicted,
     probabilities,
+    renumber,
     rows_with_gaps,
 )
 from facetvae.estimators.reading import reader_for
@@ -144,7 +145,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     :ivar outliers_: which rows of the training data ``[N]`` were left out of the fit.
     :ivar stability_: for each facet, the mean over the other starts of the best adjusted Rand index
         with one of their facets ``[J]``; NaN if ``n_init=1``.
-    :ivar clusters_: the mixture component of each cluster, an array for each facet.
+    :ivar n_clusters_: the number of clusters of each facet, which are the first components of its
+        mixture in ``runner_.model``; others have no row.
     :ivar merge_trees_: by facet whose number of clusters was found in a subspace, how its
         components merge (:class:`~facetvae.table_rules.merging.MergeTree`).
 
@@ -261,7 +263,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         usual, size = x[~outlying], self.settings_["batch_size"]
         self.runner_.fit(usual, epochs, size, log_every=epochs, progress=False)
         check_trained(self.runner_.guide, usual, self.learning_rate)
-        self.labels_, self.outliers_ = predicted(self._precise(), self.clusters_, x), outlying
+        self.labels_, self.outliers_ = predicted(self._precise(), self.n_clusters_, x), outlying
         self.labels_[self.outliers_ & self.mark_outliers] = -1
         return self
 
@@ -317,7 +319,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         to be marked.
         """
         x = self.encode(X)
-        clusters = predicted(self._precise(), self.clusters_, x)
+        clusters = predicted(self._precise(), self.n_clusters_, x)
         clusters[self._to_mark(x)] = -1
         return clusters
 
@@ -326,7 +328,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         any facet; 0 for clusters that a facet does not have.
         """
         x = self.encode(X)
-        return probabilities(self._precise(), self.clusters_, x)
+        return probabilities(self._precise(), self.n_clusters_, x)
 
     def transform(self, X: Any) -> np.ndarray:
         """Means of all facets' latents, side by side: ``[N, d_1 + ... + d_J]``."""
@@ -348,7 +350,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             neither.
         """
         check_is_fitted(self)
-        clusters = dict(zip(self.runner_.model.mixtures, self.clusters_, strict=True))
+        numbers = map(np.arange, self.n_clusters_)
+        clusters = dict(zip(self.runner_.model.mixtures, numbers, strict=True))
         self._export(path, dtype, clusters, {"columns": self.reader_.in_words()})
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
@@ -381,7 +384,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             got = f"facet={facet!r}, cluster={cluster!r}"
             raise ValueError(f"give facet and cluster together, or neither; got {got}")
         chosen = None if facet is None else facet_index(self.facet_names_, facet)
-        if chosen is not None and not is_index(cluster, K := len(self.clusters_[chosen])):
+        if chosen is not None and not is_index(cluster, K := self.n_clusters_[chosen]):
             raise ValueError(f"facet {facet!r} has the clusters 0 to {K - 1}, got {cluster!r}")
         model, seed = self.runner_.model, drawn_seed(self.random_state)
         with seeded(seed, self.runner_.device), torch.no_grad(), evaluating(model):
@@ -399,13 +402,12 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         free = {name: prior for name, prior in model.priors.items() if name not in model.mixtures}
         z = {name: prior.latent().sample((n,)) for name, prior in free.items()}
         for j, (name, prior) in enumerate(model.mixtures.items()):
-            component = torch.as_tensor(self.clusters_[j], device=self.runner_.device)
-            weights = prior.component().probs[component]
+            weights = prior.component().probs[: self.n_clusters_[j]]
             drawn = torch.multinomial(weights, n, replacement=True)
             if cluster is not None and j == facet:
                 drawn = torch.full_like(drawn, cluster)
             clusters.append(drawn)
-            one = one_hot(component[drawn], prior.num_components).to(weights)
+            one = one_hot(drawn, prior.num_components).to(weights)
             z[name] = prior.latent(one).sample()
         return z, clusters
 
@@ -440,7 +442,9 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         rows = self._later_data(X)
         x = self.encoding_.encode(rows)
         guide, name = self._precise(), self.facet_names_[j]
-        log_joint = in_parts(lambda part: log_joints(guide, part)[name], x)[:, self.clusters_[j]]
+        log_joint = in_parts(lambda part: log_joints(guide, part)[name], x)[
+            :, : self.n_clusters_[j]
+        ]
         p, stability = softmax(log_joint, -1), self.stability_[j]
         clusters = FacetClusters(name, p, log_joint, self._to_mark(x), stability)
         shown = self.reader_.shown(X, rows, getattr(self, "feature_names_in_", None))
@@ -633,16 +637,17 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         return np.setdiff1d(rows, held_out), held_out
 
     def _number_clusters(self, x: np.ndarray, known: Labels) -> np.ndarray:
-        """Set ``clusters_``, the component of each cluster; returns the clusters ``[N, J]``."""
+        """Number the components from the largest; returns the clusters ``[N, J]``."""
         self._say("assigns rows to clusters")
         found = components(self._precise(), x)
-        self.clusters_, mixtures = [], self.runner_.model.mixtures.items()
+        self.n_clusters_, mixtures = [], self.runner_.model.mixtures.items()
         for (name, prior), component in zip(mixtures, found.T, strict=True):
-            K = prior.num_components
-            self.clusters_.append(np.arange(K) if name in known else by_size(component))
-            number = np.zeros(K, int)
-            number[self.clusters_[-1]] = np.arange(len(self.clusters_[-1]))
-            component[:] = number[component]
+            every = np.arange(prior.num_components)
+            used = every if name in known else by_size(component)
+            order = np.concatenate([used, np.setdiff1d(every, used)])
+            renumber(self.runner_, prior, order)
+            component[:] = order.argsort()[component]
+            self.n_clusters_.append(len(used))
         return found
 
     def _gains_by_steps(self, x: np.ndarray) -> bool:
@@ -724,7 +729,7 @@ class FacetClustering(ClusterMixin, TransformerMixin, BaseEstimator):
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probability of each cluster ``[N, K]``."""
         fitted = self._fitted()
-        return fitted.predict_proba(X)[:, self.facet_, : len(fitted.clusters_[self.facet_])]
+        return fitted.predict_proba(X)[:, self.facet_, : fitted.n_clusters_[self.facet_]]
 
     def transform(self, X: Any) -> np.ndarray:
         """Means of the facet's latents ``[N, d]``."""

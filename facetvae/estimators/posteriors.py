@@ -13,6 +13,8 @@ from scipy.special import softmax
 
 from facetvae.table_rules.rows import in_parts, is_missing
 from guides import FacetGuide, Refined
+from inference.runner import SVIRunner
+from ppl_models import Mixture
 
 # Chosen on simulated tables with gaps.
 IMPROVED = partial(Refined, num_steps=20, num_points=8, rate=0.4)
@@ -87,18 +89,27 @@ def by_size(component: np.ndarray) -> np.ndarray:
     return np.argsort(-sizes, kind="stable")[: (sizes > 0).sum()]
 
 
-def probabilities(guide: Reads, clusters: Sequence[np.ndarray], x: np.ndarray) -> np.ndarray:
-    """Probabilities of clusters, of a component each, ``[N, J, K]``; 0 beyond a facet's own."""
-    widest = max(map(len, clusters))
+@torch.no_grad()
+def renumber(runner: SVIRunner, prior: Mixture, order: np.ndarray) -> None:
+    """Give a mixture's components other numbers, also where the optimizer knows them."""
+    for parameter in prior.parameters():
+        of_each = runner.optimizer.state.get(parameter, {}).values()
+        for tensor in (parameter, *of_each):
+            if isinstance(tensor, torch.Tensor) and tensor.shape == parameter.shape:
+                tensor.copy_(tensor[torch.as_tensor(order, device=tensor.device)])
+
+
+def probabilities(guide: Reads, numbers: Sequence[int], x: np.ndarray) -> np.ndarray:
+    """Probabilities of so many clusters of each facet, ``[N, J, K]``; 0 beyond a facet's own."""
 
     def of_part(part: np.ndarray) -> np.ndarray:
-        found = zip(log_joints(guide, part).values(), clusters, strict=True)
-        each = [softmax(log_joint[:, component], axis=-1) for log_joint, component in found]
-        return np.stack([np.pad(p, ((0, 0), (0, widest - p.shape[1]))) for p in each], 1)
+        found = zip(log_joints(guide, part).values(), numbers, strict=True)
+        each = [softmax(log_joint[:, :number], axis=-1) for log_joint, number in found]
+        return np.stack([np.pad(p, ((0, 0), (0, max(numbers) - p.shape[1]))) for p in each], 1)
 
     return in_parts(of_part, x)
 
 
-def predicted(guide: Reads, clusters: Sequence[np.ndarray], x: np.ndarray) -> np.ndarray:
+def predicted(guide: Reads, numbers: Sequence[int], x: np.ndarray) -> np.ndarray:
     """The most probable cluster of each facet ``[N, J]``."""
-    return in_parts(lambda part: probabilities(guide, clusters, part).argmax(-1), x)
+    return in_parts(lambda part: probabilities(guide, numbers, part).argmax(-1), x)
