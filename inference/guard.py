@@ -5,8 +5,6 @@ from __future__ import annotations
 from ppl_models.configurable import Options
 from ppl_models.given.checks import check_one_of, check_positive
 
-__all__ = ["Guard"]
-
 ACTIONS = ("stop", "skip", "halve")
 
 

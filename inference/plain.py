@@ -29,8 +29,6 @@ from ppl_models.given.observed import Observed
 from ppl_models.likelihoods import Normal
 from ppl_models.program import Program
 
-__all__ = ["plain_programs"]
-
 # Names of inputs that something else than a program would take.
 RESERVED = {*signature(SVIRunner.fit).parameters, "model", "guide", "group", "size", "kl_weights"}
 NO_FACETS = (

@@ -22,8 +22,6 @@ from lab.records import (
     parse,
 )
 
-__all__ = ["VERDICTS", "Claim", "Claims", "claims_page", "load_claims"]
-
 VERDICTS = {
     "agrees": "what the paper says is found here",
     "in part": "some of it is, or under other conditions",

@@ -19,27 +19,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
-__all__ = [
-    "Added",
-    "Figure",
-    "Paper",
-    "Record",
-    "RecordError",
-    "Shared",
-    "Summary",
-    "Table",
-    "Written",
-    "build",
-    "fill",
-    "load",
-    "load_all",
-    "load_shared",
-    "markdown_table",
-    "parse",
-    "round_to",
-    "spell",
-]
-
 ROOT = Path(__file__).parents[1]
 # Beside the records in the same folder: what they share.
 SHORT_RUNS, MACHINES = "short_runs.toml", "machines.toml"

@@ -41,8 +41,7 @@ from lab.records import (
     load_shared,
     round_to,
 )
-
-__all__ = ["Found", "compare", "main", "rerun", "states", "update"]
+from lab.run_lines import described_by
 
 STDOUT = "stdout.txt"
 # Fields of a figure that a rerun replaces or makes void.
@@ -409,9 +408,7 @@ def reproduce(args: argparse.Namespace, records: dict[str, Record], root: Path) 
 
 
 def main(root: Path = ROOT) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = described_by(__doc__)
     parser.add_argument("name", nargs="?", metavar="NAME", help="a record, lab/results/NAME.toml")
     parser.add_argument(
         "--list", action="store_true", help="every record, and whether it is current"

@@ -8,7 +8,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["parser_of", "run_all", "whole_lines"]
+
+def described_by(text: str) -> argparse.ArgumentParser:
+    """A parser whose help begins with this docstring."""
+    return argparse.ArgumentParser(
+        description=text, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
 
 
 def parser_of(text: str, first: int, end: int) -> argparse.ArgumentParser:

@@ -10,7 +10,6 @@ records stale that it has a part in; a variable that is renamed makes none.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib
 import io
@@ -28,8 +27,7 @@ import pyro
 
 from lab.records import ROOT, SHORT_RUNS, RecordError, load_shared
 from lab.reproduce import check_committed, git
-
-__all__ = ["differ", "main", "numbers_in", "run"]
+from lab.run_lines import described_by
 
 # By how much numbers may differ: machines round differently, and a score may have another row.
 RELATIVE, ABSOLUTE = 1e-4, 2e-3
@@ -86,9 +84,7 @@ def differ(now: Sequence[float], noted: Sequence[float]) -> bool:
 
 
 def main(argv: list[str] | None = None, root: Path = ROOT) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = described_by(__doc__)
     parser.add_argument("--update", action="store_true", help="note the numbers that differ")
     args = parser.parse_args(argv)
     import tomlkit

@@ -5,8 +5,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
-__all__ = ["print_table", "print_tables"]
-
 
 def print_table(rows: Sequence[Mapping[str, float]]) -> None:
     """Of every measure in the rows, a seed each: mean, sample deviation, range."""

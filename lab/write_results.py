@@ -9,7 +9,6 @@ Numbers are not edited in these documents: a number stands in its record, and no
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -29,8 +28,7 @@ from lab.records import (
     spell,
     used_in,
 )
-
-__all__ = ["documents", "main"]
+from lab.run_lines import described_by
 
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 MADE = "<!-- Written by `python -m lab.write_results` from lab/results/: change those files. -->"
@@ -203,9 +201,7 @@ def with_table(text: str, table: str) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = described_by(__doc__)
     parser.add_argument("--check", action="store_true", help="only say which documents differ")
     args = parser.parse_args()
     try:

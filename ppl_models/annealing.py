@@ -13,8 +13,6 @@ from torch import Tensor
 
 from ppl_models.given.checks import check_kind
 
-__all__ = ["ScaleSites"]
-
 
 class ScaleSites(ScaleMessenger):
     """``poutine.scale`` of some sites, each by a factor of its own.

@@ -14,8 +14,6 @@ from facetvae.describing.effects import CONFIDENCE, Effect
 from inference.markdown import plain, table
 from ppl_models.given.checks import check_count, check_kind
 
-__all__ = ["FacetClusters", "FacetDescription", "describe_clusters"]
-
 #: A row whose largest probability is below this is not sure.
 SURE = 0.8
 # Most categories of a column that are told of a cluster: those that differ most from the others.

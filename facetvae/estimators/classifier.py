@@ -24,8 +24,6 @@ from guides import ClassifierGuide
 from ppl_models import NVAE
 from ppl_models.turns import exclusive
 
-__all__ = ["SemiSupervisedClassifier"]
-
 # Optimizer steps if no number of epochs is given.
 STEPS = 4000
 

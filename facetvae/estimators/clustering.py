@@ -77,8 +77,6 @@ from ppl_models.given.checks import check_kind, check_one_of, check_size, is_ind
 from ppl_models.modes import evaluating
 from ppl_models.turns import exclusive
 
-__all__ = ["FacetClustering", "MultiFacetClustering"]
-
 # Share of the data that is held out to stop the last phase early, and fewest and most such data.
 HELD_OUT, FEWEST_HELD_OUT, MOST_HELD_OUT = 0.1, 20, 10_000
 # Facets of data in which they are not counted.

@@ -23,8 +23,6 @@ from ppl_models.given.frames import given, is_frame, native_columns
 from ppl_models.given.labels import as_groups
 from ppl_models.turns import exclusive
 
-__all__ = ["ContentStyleTransformer"]
-
 # Optimizer steps if no number of epochs is given.
 STEPS = 4000
 # In the order of the features.

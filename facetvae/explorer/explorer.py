@@ -25,8 +25,6 @@ from ppl_models.given.checks import check_count, check_one_of, check_seed, is_in
 from ppl_models.modes import evaluating
 from ppl_models.priors import ClassBlocks, Flat
 
-__all__ = ["Axis", "Explorer"]
-
 # Most latents to vary at once.
 MAX_AXES = 16
 # The largest number of the models' precision.

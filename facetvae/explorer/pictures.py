@@ -9,8 +9,6 @@ import numpy as np
 
 from inference.figures.drawing import check_image_shape, is_image, pixels
 
-__all__ = ["Pictures"]
-
 # Bars of a datum that is not an image: height and approximate width of the picture, in pixels.
 BAR_HEIGHT, BARS_WIDTH = 48, 96
 INK, GROUND, AXIS = (31, 94, 102), (255, 255, 255), (205, 205, 200)

@@ -23,8 +23,6 @@ from ppl_models.given.observed import Observed
 from ppl_models.modes import evaluating
 from ppl_models.priors import ClassBlocks, StandardNormal
 
-__all__ = ["elbo", "elbo_per_datum", "kl_by_dimension", "mutual_information"]
-
 
 @torch.no_grad()
 def elbo(

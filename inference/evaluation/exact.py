@@ -18,8 +18,6 @@ from ppl_models.given.checks import MAX_SIZE, check_count
 from ppl_models.given.observed import Observed, as_data
 from ppl_models.priors import Mixture
 
-__all__ = ["exact_objective"]
-
 # Fewer nodes may change an exact loss by so much, relative to 1 nat or its size.
 TOLERANCE = 1e-3
 
@@ -105,20 +103,14 @@ def _by_quadrature(
     loss = -_expected_log_likelihood(model, guide, heads, x, num_nodes)
     for name, head in heads.items():
         scales = torch.stack([site_scale(f"{letter}_{name}") * x.new_ones(()) for letter in "zc"])
-        loss = loss + _facet_kl(guide, name, head, scales, num_nodes).sum()
+        prior = guide.model.priors[name]
+        if isinstance(prior, Mixture) and isinstance(guide, AmortizedGuide):
+            kl = _kl_of_given_clusters(guide, prior, name, head, scales, num_nodes)
+        else:
+            own = scales if isinstance(prior, Mixture) else scales[:1].expand(2)
+            kl = _kl_of_responsibilities(guide, name, head, own, num_nodes)
+        loss = loss + kl.sum()
     return loss / len(x)
-
-
-def _facet_kl(
-    guide: FacetGuide, name: str, head: Tensor, weights: Tensor, num_nodes: int
-) -> Tensor:
-    """KL of one facet's latent vector and cluster, weighted: ``[B]``."""
-    prior = guide.model.priors[name]
-    if not isinstance(prior, Mixture):
-        return _kl_of_responsibilities(guide, name, head, weights[:1].expand(2), num_nodes)
-    if isinstance(guide, AmortizedGuide):
-        return _kl_of_given_clusters(guide, prior, name, head, weights, num_nodes)
-    return _kl_of_responsibilities(guide, name, head, weights, num_nodes)
 
 
 def _kl_of_responsibilities(

@@ -15,8 +15,6 @@ from ppl_models.ivae import Labeled
 from ppl_models.modes import evaluating
 from ppl_models.vqvae import VQVAE
 
-__all__ = ["log_importance_weights"]
-
 # Draws and data to decode at once.
 CHUNK, BATCH = 16, 1024
 

@@ -28,15 +28,6 @@ from inference.randomness import seeded
 from ppl_models.given.checks import check_path
 from ppl_models.modes import evaluating
 
-__all__ = [
-    "cluster_gallery",
-    "cluster_samples",
-    "facet_draws",
-    "facet_overview",
-    "facet_swaps",
-    "save_figures",
-]
-
 MAX_CLUSTERS = 25
 
 

@@ -10,8 +10,6 @@ from matplotlib.figure import Figure
 
 from inference.figures.drawing import label_axes, new_figure
 
-__all__ = ["training_curves"]
-
 
 def training_curves(history: Sequence[Mapping[str, Any]], facets: Sequence[str]) -> Figure:
     """Objective and ELBO, each facet's KL terms, and its mutual information with x, over epochs.

@@ -20,8 +20,6 @@ from ppl_models.given.checks import check_count, check_seed, check_size
 from ppl_models.mlvae import MLVAE
 from ppl_models.modes import evaluating, temporarily
 
-__all__ = ["infer_tables", "learn_to_encode"]
-
 
 def infer_tables(
     model: MLVAE,

@@ -17,8 +17,6 @@ from inference.initialization.spectral import spectral_clusters
 from ppl_models.given.arrays import as_numbers
 from ppl_models.given.checks import check_size
 
-__all__ = ["NeighborGraph"]
-
 # Most rows to compute principal components from.
 PCA_ROWS = 10_000
 # Smallest distance to the last neighbor, as a share of the median.

@@ -14,8 +14,6 @@ from torch.nn.functional import affine_grid, conv2d, grid_sample
 from inference.initialization.graph import NeighborGraph
 from ppl_models.given.arrays import as_numbers
 
-__all__ = ["image_graph", "image_variants", "oriented_gradients", "random_affine"]
-
 # Directions that edges are told apart in, deviation of the blur in pixels, and pixels between
 # places: a stroke may move by a pixel or two, and turn by a few degrees.
 DIRECTIONS, BLUR, STRIDE = 8, 1.5, 2

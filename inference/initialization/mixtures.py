@@ -32,9 +32,6 @@ from ppl_models.priors import Mixture, StandardNormal
 from ppl_models.priors.base import Data
 from ppl_models.turns import yield_lock
 
-__all__ = ["cold_start", "fit_mixtures", "standard_normal_priors", "warm_start"]
-
-
 # In which clusters are taught: steps and passes over the data, at most, and rows of a step.
 STEPS, PASSES, BATCH_SIZE = 400, 100, 256
 # What a cold start fits its mixtures to, of each datum's posterior.

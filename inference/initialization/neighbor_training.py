@@ -20,8 +20,6 @@ from ppl_models.distributions import CERTAIN
 from ppl_models.given.checks import check_count, check_kind
 from ppl_models.priors import NeighborMixture
 
-__all__ = ["cluster_posterior", "fit_neighbors"]
-
 # Most sweeps of mean field, and the largest change of a probability after which it ends.
 SWEEPS, TOLERANCE = 50, 1e-3
 # Largest strength, in nats for a neighbor of weight 1: beyond it neighbors never differ.

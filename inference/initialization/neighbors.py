@@ -13,8 +13,6 @@ from inference.initialization.spectral import leading_eigenvectors, spectral_clu
 from ppl_models.given.arrays import as_numbers
 from ppl_models.given.checks import check_size
 
-__all__ = ["neighbor_clusters"]
-
 # Most principal components in which neighbors are found.
 DIM = 50
 # Rows on which clusters are counted, the most clusters, and samples of a normal to compare with.

@@ -18,8 +18,6 @@ from ppl_models.given.checks import check_count, check_positive
 from ppl_models.modes import training
 from ppl_models.networks.flows import FlowDecoder
 
-__all__ = ["data_dependent_start"]
-
 
 @torch.no_grad()
 def data_dependent_start(

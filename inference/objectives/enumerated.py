@@ -15,8 +15,6 @@ from torch import Tensor
 from inference.objectives.direct import Direct_ELBO, densities, site_densities
 from ppl_models.distributions import Component, mark_enumerated
 
-__all__ = ["GuideEnum_ELBO"]
-
 
 class GuideEnum_ELBO(Direct_ELBO, TraceEnum_ELBO):
     r"""``TraceEnum_ELBO`` for guides whose discrete sites are all enumerated *in the guide*.

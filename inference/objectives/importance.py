@@ -12,8 +12,6 @@ from torch import Tensor
 from inference.objectives.direct import Direct_ELBO, densities
 from ppl_models.given.checks import check_size
 
-__all__ = ["ImportanceWeighted_ELBO"]
-
 
 class ImportanceWeighted_ELBO(Direct_ELBO):
     r"""IWAE for the model with its clusters summed out: a tighter bound for a

@@ -15,8 +15,6 @@ from torch.distributions import kl_divergence
 from inference.objectives.direct import Direct_ELBO, site_densities
 from inference.objectives.enumerated import GuideEnum_ELBO, enumerated_probs, expected_sum
 
-__all__ = ["MeanFieldEnum_ELBO", "MeanField_ELBO"]
-
 
 class MeanField_ELBO(Direct_ELBO):
     r"""``TraceMeanField_ELBO`` without reading back to the host: same value and gradient.

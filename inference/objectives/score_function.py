@@ -11,8 +11,6 @@ from torch import Tensor
 
 from inference.objectives.direct import Direct_ELBO, site_densities
 
-__all__ = ["ScoreFunction_ELBO"]
-
 # Plates and log-densities of sites.
 Terms = dict[str, tuple[str | None, Tensor]]
 

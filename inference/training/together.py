@@ -17,8 +17,6 @@ from inference.training.loop import train
 from inference.training.plan import FitPlan, check_callbacks
 from ppl_models.given.checks import check_kind
 
-__all__ = ["fit_together"]
-
 # Ways to compute steps that take those of one run.
 ALONE = ("xla", "cuda graph")
 

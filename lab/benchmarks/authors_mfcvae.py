@@ -27,7 +27,7 @@ from torch import Tensor
 from facetvae.datasets import Dataset, some_rows
 from inference.metrics import cluster_accuracy, probe_accuracy
 from lab.protocols.datasets import load
-from lab.run_lines import whole_lines
+from lab.run_lines import described_by, whole_lines
 
 BATCH_SIZE, RATE = 512, 5e-4
 FACETS = ("style", "digit")
@@ -131,9 +131,7 @@ def go_on(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> int:
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = described_by(__doc__)
     parser.add_argument("checkout", type=Path, help="their repository")
     parser.add_argument("--data-root", help="where MNIST is")
     parser.add_argument("--seed", type=int, default=0)

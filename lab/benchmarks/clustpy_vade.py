@@ -9,7 +9,6 @@ in batches of 256. Accuracies on the test images are of clusters mapped to digit
 
 from __future__ import annotations
 
-import argparse
 import time
 
 import numpy as np
@@ -19,6 +18,7 @@ from facetvae.datasets import some_rows
 from inference.metrics import cluster_accuracy
 from lab.benchmarks.rivals import clustpy
 from lab.protocols.datasets import load
+from lab.run_lines import described_by
 
 
 def gray(images: np.ndarray) -> np.ndarray:
@@ -27,9 +27,7 @@ def gray(images: np.ndarray) -> np.ndarray:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = described_by(__doc__)
     parser.add_argument("--data-root", help="where MNIST is")
     parser.add_argument("--num-clusters", type=int, default=10)
     parser.add_argument("--pretrain-epochs", type=int, default=100, help="as an autoencoder")

@@ -10,7 +10,6 @@ percent.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,6 +28,7 @@ from inference.metrics import cluster_accuracy
 from inference.randomness import seeded
 from lab.protocols.datasets import DATASETS, load
 from lab.protocols.nvae import flat
+from lab.run_lines import described_by
 from ppl_models import GaussianMixture
 from ppl_models.modes import evaluating
 
@@ -142,9 +142,7 @@ def assignments(guide: FacetGuide, data: Dataset, label: str) -> Found:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = described_by(__doc__)
     parser.add_argument("run", type=Path)
     parser.add_argument("--dataset", choices=DATASETS, default="mnist")
     parser.add_argument("--data-root", type=Path)

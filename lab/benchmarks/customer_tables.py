@@ -29,8 +29,6 @@ from lab.benchmarks.mixed_tables import by_lace, scores_of
 from lab.run_lines import parser_of, run_all
 from lab.summarize import print_tables
 
-__all__ = ["CustomerTable", "customer_table", "measure"]
-
 KINDS = ("number", "whole", "amount", "count", "category")
 
 

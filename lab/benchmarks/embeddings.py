@@ -40,8 +40,6 @@ from lab.protocols.embeddings import DrawnEmbeddings, drawn_embeddings
 from lab.run_lines import parser_of, run_all
 from lab.summarize import print_table
 
-__all__ = ["LEVELS", "METHODS", "measure", "residual_kmeans"]
-
 # Fewest and most rows that are drawn, and clusters of a labeling.
 ROWS, CLUSTERS = (1000, 4000), (3, 8)
 # How often a method is started that finds local optima.

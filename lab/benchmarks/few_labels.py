@@ -12,7 +12,6 @@ goes on.
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -28,6 +27,7 @@ from inference.callbacks import JSONLines
 from lab.protocols import nvae
 from lab.protocols.common import checkpointing, once
 from lab.protocols.datasets import load
+from lab.run_lines import described_by
 
 DRAWS = 3  # of each bound
 
@@ -118,9 +118,7 @@ def measure(
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = described_by(__doc__)
     parser.add_argument("--dataset", choices=("mnist", "digits"), default="mnist")
     parser.add_argument("--data-root", type=Path, help="where MNIST lies")
     parser.add_argument("--labels", type=int, nargs="+", default=[100, 600, 3000])

@@ -10,7 +10,6 @@ are rows of one NUTS chain: rows do not depend on one another in the model.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable
 
@@ -26,6 +25,7 @@ from facetvae.datasets import Dataset, digits
 from guides import FacetGuide, VaDEGuide
 from inference import SVIRunner, warm_start
 from inference.evaluation import log_importance_weights
+from lab.run_lines import described_by
 from ppl_models import MFCVAE, VAE, Bernoulli, FacetModel, GaussianMixture, SharedMLP
 
 STARTS, BLOCKS = 4, 20
@@ -153,9 +153,7 @@ def compare(guide: FacetGuide, x: Tensor, num_samples: int, warmup: int) -> dict
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = described_by(__doc__)
     parser.add_argument("--seeds", type=int, default=1, help="0 to this number")
     parser.add_argument("--draws", type=int, default=400, help="of each start, after the warm-up")
     parser.add_argument("--warmup", type=int, default=300)

@@ -38,8 +38,6 @@ from lab.benchmarks.mixed_tables import NUMBERS, MixedTable, mixed_table
 from lab.run_lines import parser_of, run_all
 from lab.summarize import print_tables
 
-__all__ = ["Coded", "errors", "known_values", "measure", "with_gaps"]
-
 SHARES = (0.1, 0.3, 0.5)
 COUNTS = ("visits", "orders")
 # More than any count whose probability matters.

@@ -8,7 +8,6 @@ the most common one of its test images, as in the facets' accuracies.
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from sklearn.cluster import KMeans
 
 from inference.metrics import cluster_accuracy
 from lab.protocols.datasets import load
+from lab.run_lines import described_by
 
 # Labels, and as many clusters as the facet has that should match them.
 CLUSTERS = {
@@ -38,9 +38,7 @@ def accuracies(name: str, root: Path | None, seed: int) -> dict[str, float]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = described_by(__doc__)
     parser.add_argument("--data", choices=CLUSTERS, nargs="+", default=list(CLUSTERS))
     parser.add_argument("--data-root", type=Path)
     parser.add_argument("--seed", type=int, default=0)

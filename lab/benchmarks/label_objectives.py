@@ -11,11 +11,11 @@ Nothing is trained or drawn.
 
 from __future__ import annotations
 
-import argparse
-
 import torch
 from torch import Tensor
 from torch.distributions import Dirichlet, kl_divergence
+
+from lab.run_lines import described_by
 
 CLASSES, CONCENTRATION = 10, 1.0  # alpha_p
 RIGHT = (0.9999, 0.99, 0.9, 0.5, 0.1, 0.01, 1e-4, 1e-8)
@@ -45,9 +45,7 @@ def row(q: Tensor, alpha: float) -> list[float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = described_by(__doc__)
     parser.parse_args()
     total = CLASSES * CONCENTRATION + 1
     names = ("-log q", "alpha_p + q", f"{total:g} softmax", f"{10 * total:g} softmax")

@@ -34,8 +34,6 @@ from lab.protocols.sources import labelings
 from lab.run_lines import parser_of, run_all
 from lab.summarize import print_tables
 
-__all__ = ["measure"]
-
 # Not four: the sides of a square are two labelings.
 CLUSTERS = (3, 5)
 # Rows of the table whose fit tells what does not depend on their number.

@@ -33,8 +33,6 @@ from facetvae.estimators import MultiFacetClustering
 from lab.run_lines import parser_of, run_all
 from lab.summarize import print_tables
 
-__all__ = ["MixedTable", "measure", "mixed_table", "one_hot"]
-
 # Clusters of the labeling in numbers, and of that in categories and counts.
 IN_NUMBERS, IN_KINDS = 4, 3
 # Distance of neighboring means, in deviations; probability of a cluster's own category; ratio of

@@ -51,8 +51,6 @@ from ppl_models import (
 )
 from ppl_models.given.observed import Observed
 
-__all__ = ["CASES", "FULL", "SMALL", "Case", "Size", "facets"]
-
 CLASSES, LABEL_DIM, FLOW_DIM = 10, 5, 5
 
 

@@ -21,7 +21,6 @@ batch, in turns; medians over the turns, and of the ratio within a round, with i
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 import platform
@@ -51,6 +50,7 @@ from lab.benchmarks.model_steps import (
     spread,
     timed,
 )
+from lab.run_lines import described_by
 from ppl_models.given.observed import Observed
 
 RATIOS = {
@@ -222,9 +222,7 @@ def measure(models: Sequence[str], settings: Settings, modes: Sequence[str] = ()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = described_by(__doc__)
     parser.add_argument(
         "--models",
         nargs="*",

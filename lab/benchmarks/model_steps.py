@@ -28,20 +28,6 @@ from ppl_models.given.observed import Observed
 from ppl_models.modes import network_precision
 from ppl_models.turns import yield_lock
 
-__all__ = [
-    "VARIANTS",
-    "DrawnOnCPU",
-    "FitSteps",
-    "Step",
-    "begin",
-    "check_same_objective",
-    "in_turns",
-    "interleaved_medians",
-    "ratios",
-    "spread",
-    "timed",
-]
-
 Step = Callable[[], Any]
 
 # Rows that objectives are compared on.

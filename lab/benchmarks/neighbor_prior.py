@@ -19,7 +19,6 @@ takes part in anything else.
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -48,6 +47,7 @@ from inference.metrics import cluster_accuracy
 from lab.protocols.datasets import DATASETS
 from lab.protocols.neighbors import ENOUGH_PIXELS, graph_of
 from lab.protocols.scoring import probe_facets
+from lab.run_lines import described_by
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder, NeighborMixture
 
 NAMES = ("mnist", "fashion-mnist", "digits", "color-digits")
@@ -258,9 +258,7 @@ NUMBERS = {
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = described_by(__doc__)
     parser.add_argument("--data-root", type=Path)
     parser.add_argument("--dataset", choices=NAMES, default="mnist")
     parser.add_argument("--way", choices=tuple(WAYS), default="held", help="of the later epochs")

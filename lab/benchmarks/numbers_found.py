@@ -15,7 +15,6 @@ were chosen.
 
 from __future__ import annotations
 
-import argparse
 import time
 import warnings
 from collections.abc import Callable
@@ -29,6 +28,7 @@ from sklearn.mixture import GaussianMixture
 from facetvae.estimators.facets import number_of_facets
 from facetvae.table_rules.counting import FacetCount
 from lab.protocols.sources import Labelings, labelings
+from lab.run_lines import described_by
 
 
 @dataclass(frozen=True)
@@ -100,34 +100,16 @@ SHAPES: dict[str, Callable[[int], Labelings]] = {
 }
 
 
-def _mixed(draw: Callable, rng: np.random.Generator, n: int, d: int) -> np.ndarray:
-    return draw(rng, n, d) @ rng.normal(size=(d, d))
-
-
-def _normal(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
-    return rng.normal(size=(n, d))
-
-
-def _uniform(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
-    return rng.uniform(size=(n, d))
-
-
-def _student(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
-    return rng.standard_t(4, (n, d))
-
-
-def _elliptic(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
-    return rng.normal(size=(n, d)) / np.sqrt(rng.chisquare(4, (n, 1)) / 4)
-
-
 NONE: dict[str, Callable[[np.random.Generator, int, int], np.ndarray]] = {
-    "normal": _normal,
-    "uniform": _uniform,
-    "t": _student,
-    "normal, mixed": lambda *given: _mixed(_normal, *given),
-    "uniform, mixed": lambda *given: _mixed(_uniform, *given),
-    "t, mixed": lambda *given: _mixed(_student, *given),
-    "multivariate t, mixed": lambda *given: _mixed(_elliptic, *given),
+    "normal": lambda rng, n, d: rng.normal(size=(n, d)),
+    "uniform": lambda rng, n, d: rng.uniform(size=(n, d)),
+    "t": lambda rng, n, d: rng.standard_t(4, (n, d)),
+    "normal, mixed": lambda rng, n, d: rng.normal(size=(n, d)) @ rng.normal(size=(d, d)),
+    "uniform, mixed": lambda rng, n, d: rng.uniform(size=(n, d)) @ rng.normal(size=(d, d)),
+    "t, mixed": lambda rng, n, d: rng.standard_t(4, (n, d)) @ rng.normal(size=(d, d)),
+    "multivariate t, mixed": lambda rng, n, d: (
+        (rng.normal(size=(n, d)) / np.sqrt(rng.chisquare(4, (n, 1)) / 4)) @ rng.normal(size=(d, d))
+    ),
 }
 
 
@@ -216,9 +198,7 @@ def report_none(seeds: range) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = described_by(__doc__)
     parser.add_argument("--seeds", type=int, nargs=2, default=(0, 20), metavar=("FIRST", "END"))
     parser.add_argument("--shape", nargs="*", choices=SHAPES, default=["linear"])
     parser.add_argument("--none", action="store_true", help="tables without clusters")

@@ -19,8 +19,6 @@ import numpyro
 import numpyro.distributions as dist
 from numpyro.infer import SVI, Trace_ELBO
 
-__all__ = ["NumPyroSteps"]
-
 PRECISIONS = {"float32": jnp.float32, "bf16": jnp.bfloat16}
 
 

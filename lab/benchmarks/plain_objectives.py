@@ -16,21 +16,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, one_hot, softplus
 
-__all__ = [
-    "HALF_LOG_2PI",
-    "autoencoder",
-    "continuous_ivae",
-    "cvae",
-    "gmm_flow",
-    "ivae",
-    "mfcvae",
-    "mlvae",
-    "nvae",
-    "vlac",
-    "vlae",
-    "vqvae",
-]
-
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 # What the functions have in common.

@@ -7,19 +7,17 @@ Networks, shuffling, draws and mixture fits differ between seeds; the data and t
 
 from __future__ import annotations
 
-import argparse
 import time
 
+from examples.common import score_facets
 from examples.quickstart import Settings, train
 from facetvae.datasets import digits
-from lab.protocols.scoring import score_facets
+from lab.run_lines import described_by
 from lab.summarize import print_table
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = described_by(__doc__)
     parser.add_argument("--seeds", type=int, default=10, help="how many, counted from 0")
     args = parser.parse_args()
     data = digits()

@@ -45,7 +45,7 @@ from inference.metrics import held_out_correlation, mean_correlation
 from lab.figures.comparisons import grouped_curves
 from lab.protocols.identifiability import DIM, NUM_SEGMENTS, Settings, flow, given, vade
 from lab.protocols.sources import Segments, time_contrastive
-from lab.run_lines import run_all, whole_lines
+from lab.run_lines import described_by, run_all, whole_lines
 from ppl_models import IVAE, MLP, Normal
 
 HELD_OUT, BATCH, RATE = 200, 256, 1e-3
@@ -214,9 +214,7 @@ def beyond(scores: np.ndarray, others: np.ndarray) -> str:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = described_by(__doc__)
     parser.add_argument("--protocol", choices=list(PROTOCOLS), default="held out")
     every = [*FLOORS, *MODELS]
     parser.add_argument("--models", nargs="+", choices=every, default=every)

@@ -27,7 +27,6 @@ lines are taken out.
 
 from __future__ import annotations
 
-import argparse
 import json
 import signal
 import sys
@@ -58,10 +57,8 @@ from lab.benchmarks.mixed_tables import by_lace
 from lab.benchmarks.numbers_found import linear, standardized, table, timed_count
 from lab.protocols.datasets import torchvision_datasets
 from lab.protocols.sources import Labelings, labelings
-from lab.run_lines import run_all, whole_lines
+from lab.run_lines import described_by, run_all, whole_lines
 from lab.summarize import print_table
-
-__all__ = ["DATA", "METHODS", "Data", "Method", "measure", "run"]
 
 STARTS = 10  # of the methods that only find local optima, and let one choose how many
 FOUND = 0.5  # normalized mutual information with a facet that has found a labeling
@@ -409,9 +406,7 @@ def installed(parts: Mapping[str, Part], names: Sequence[str]) -> dict[str, Part
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = described_by(__doc__)
     usual = [name for name, method in METHODS.items() if not method.slow]
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=usual)
     parser.add_argument("--data", nargs="+", choices=list(DATA), default=list(DATA))

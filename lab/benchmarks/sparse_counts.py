@@ -35,8 +35,6 @@ from lab.run_lines import parser_of, run_all
 from lab.summarize import print_tables
 from ppl_models import DirichletMultinomial
 
-__all__ = ["DrawnCounts", "drawn_counts", "measure"]
-
 # Clusters of the two labelings; the share of the columns that each changes; the deviation of the
 # changes of their log-rates, and that of the columns' own log-rates.
 CLUSTERS, SHARE, CHANGE, RATES = (4, 3), 0.3, 1.0, 1.0

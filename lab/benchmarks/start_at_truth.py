@@ -46,7 +46,7 @@ from inference.evaluation import log_importance_weights
 from inference.metrics import held_out_correlation
 from lab.protocols.identifiability import DIM, NUM_SEGMENTS
 from lab.protocols.sources import Segments, time_contrastive
-from lab.run_lines import run_all
+from lab.run_lines import described_by, run_all
 from ppl_models import MLP, GaussianMixture, Normal, VaDE
 
 HELD_OUT = 100  # rows of each segment
@@ -149,9 +149,7 @@ def scale(text: str) -> float | str:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = described_by(__doc__)
     parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
     parser.add_argument("--scales", nargs="+", type=scale, default=[0.1, 0.03, 0.01, LEARNED])
     parser.add_argument("--starts", nargs="+", choices=["truth", "cold"], default=["truth", "cold"])

@@ -54,6 +54,7 @@ from inference.randomness import synchronize
 from inference.run import PRECISIONS
 from lab.benchmarks.model_steps import FitSteps, Step, begin, in_turns, ratios, spread
 from lab.benchmarks.plain_objectives import HALF_LOG_2PI, draw, log_joint, normal
+from lab.run_lines import described_by
 from ppl_models import MFCVAE, Bernoulli, GaussianMixture, MLPLadder, Normal
 from ppl_models.given.observed import Observed
 
@@ -435,9 +436,7 @@ def settings_of(args: argparse.Namespace) -> Settings:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = described_by(__doc__)
     parser.add_argument("--size", choices=list(SIZES), default="mnist")
     parser.add_argument(
         "--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS), metavar="VARIANT",

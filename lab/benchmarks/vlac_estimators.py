@@ -10,8 +10,6 @@ datum.
 
 from __future__ import annotations
 
-import argparse
-
 import pyro
 import torch
 from elbocheck import compare_estimators
@@ -21,6 +19,7 @@ from facetvae.datasets import digits
 from guides import GumbelSoftmax, LadderGuide, ScoreFunction
 from guides.discrete import Discrete
 from inference import Loss, SVIRunner, warm_start
+from lab.run_lines import described_by
 from ppl_models import VLAC, MLPLadder, Normal
 
 
@@ -32,9 +31,7 @@ def handled(guide: LadderGuide, discrete: Discrete | None) -> Loss:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = described_by(__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=60, help="of each stage")
     parser.add_argument(

@@ -11,7 +11,7 @@ import torch
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from guides.base import FacetGuide, check_guide
+from guides.base import FacetGuide
 from inference.figures.drawing import (
     image_rows,
     image_shape_of,
@@ -22,55 +22,40 @@ from inference.figures.drawing import (
     text_width,
 )
 from inference.randomness import seeded
-from ppl_models import CVAE, NVAE
-from ppl_models.given.checks import check_count, check_one_of, number
 from ppl_models.modes import evaluating
-
-__all__ = [
-    "class_latents",
-    "class_samples",
-    "class_traversals",
-    "kl_by_class",
-    "kl_of_blocks",
-    "latent_scatter",
-    "shared_latents",
-    "shared_traversals",
-    "traversed",
-]
 
 # Latents are varied within three standard deviations of their prior, as in the paper's figures.
 REACH = 3.0
+# Images of a row along a latent, draws of a class, and most points of a scatter plot.
+STEPS, DRAWS, MOST = 9, 10, 3000
 
 
 def class_traversals(
     guide: FacetGuide,
     dimension: int | Sequence[int] = 0,
     image_shape: Sequence[int] | None = None,
-    columns: int = 9,
 ) -> Figure:
     """One latent of each class's own block from -3 to 3, all others at 0: one class per row (Fig.
     1, 6).
 
     :param guide: the guide of an :class:`~ppl_models.nvae.NVAE`.
     :param dimension: index of the latent within its block, for all classes or one for each.
-    :raises ValueError: if the latent does not exist, or the model has no blocks.
     """
-    images = traversed(guide, class_latents(guide, dimension, columns))
+    images = traversed(guide, class_latents(guide, dimension, STEPS))
     return _class_rows(
         guide, images, image_shape, f"a latent of each class's own, from {-REACH:g} to {REACH:g}"
     )
 
 
 def shared_traversals(
-    guide: FacetGuide, dimension: int, image_shape: Sequence[int] | None = None, columns: int = 9
+    guide: FacetGuide, dimension: int, image_shape: Sequence[int] | None = None
 ) -> Figure:
     """One shared latent from -3 to 3, all others at 0: one class per row (Fig. 2, 7, 8).
 
     :param guide: the guide of an :class:`~ppl_models.nvae.NVAE`.
     :param dimension: index of the shared latent.
-    :raises ValueError: if the latent does not exist, or the model has none.
     """
-    images = traversed(guide, shared_latents(guide, dimension, columns))
+    images = traversed(guide, shared_latents(guide, dimension, STEPS))
     return _class_rows(
         guide, images, image_shape, f"shared latent {dimension + 1}, from {-REACH:g} to {REACH:g}"
     )
@@ -80,24 +65,16 @@ def class_latents(
     guide: FacetGuide, dimension: int | Sequence[int], columns: int
 ) -> dict[str, torch.Tensor]:
     """The latents of :func:`class_traversals`, ``[L, columns, d]`` by facet."""
-    z, blocks = _zeros(guide, columns), _nvae(guide).blocks
-    if np.shape(dimension) not in ((), (blocks.num_components,)):
-        raise ValueError(
-            f"dimension must be one number, or one for each of {blocks.num_components} classes, "
-            f"got {dimension!r}"
-        )
+    z, blocks = _zeros(guide, columns), guide.model.blocks
     own = z["class"].view(blocks.num_components, columns, blocks.num_components, blocks.block_dim)
     for k, each in enumerate(np.broadcast_to(dimension, blocks.num_components).tolist()):
-        own[k, :, k, check_one_of("dimension", each, range(blocks.block_dim))] = torch.linspace(
-            -REACH, REACH, columns
-        )
+        own[k, :, k, each] = torch.linspace(-REACH, REACH, columns)
     return z
 
 
 def shared_latents(guide: FacetGuide, dimension: int, columns: int) -> dict[str, torch.Tensor]:
     """The latents of :func:`shared_traversals`, ``[L, columns, d]`` by facet."""
     z = _zeros(guide, columns)
-    check_one_of("dimension", dimension, range(z["shared"].shape[-1]))
     z["shared"][..., dimension] = torch.linspace(-REACH, REACH, columns)
     return z
 
@@ -117,11 +94,7 @@ def traversed(guide: FacetGuide, z: Mapping[str, torch.Tensor]) -> np.ndarray:
 
 
 def class_samples(
-    guide: FacetGuide,
-    image_shape: Sequence[int] | None = None,
-    columns: int = 10,
-    scale: float = 1.0,
-    seed: int = 0,
+    guide: FacetGuide, image_shape: Sequence[int] | None = None, scale: float = 1.0
 ) -> Figure:
     """Draws of every class, one class per row, with latents from Normal(0, scale) (Fig. 11).
 
@@ -129,18 +102,11 @@ def class_samples(
         or :class:`~ppl_models.cvae.CVAE`.
     :param scale: standard deviation of the latents; above 1 they are more extreme than the prior's.
     """
-    check_guide(guide)
-    check_count("columns", columns)
-    if not 0 <= number(scale) < float("inf"):
-        raise ValueError(f"scale is a standard deviation and must be at least 0, got {scale!r}")
     model = guide.model
-    if not isinstance(model, NVAE | CVAE):
-        raise ValueError(f"{type(model).__name__}'s decoder reads no class: use an NVAE or a CVAE")
-    classes = np.arange(model.num_classes)
-    with seeded(seed, model.gates.device):
-        label = torch.as_tensor(classes.repeat(columns))
+    with seeded(0, model.gates.device):
+        label = torch.arange(model.num_classes).repeat_interleave(DRAWS)
         made = model.generate(len(label), temperature=scale, label=label).cpu().numpy()
-    images = made.reshape(len(classes), columns, *made.shape[1:])
+    images = made.reshape(-1, DRAWS, *made.shape[1:])
     return _class_rows(
         guide,
         images,
@@ -155,15 +121,8 @@ def kl_by_class(kl: ArrayLike, label: ArrayLike, block_dim: int) -> Figure:
     :param kl: KL in nats, ``[N, L * block_dim]``.
     :param label: classes ``[N]``.
     :param block_dim: latents of a block.
-    :raises ValueError: if shapes do not fit.
     """
     kl, label = np.asarray(kl), np.asarray(label)
-    _check_rows("kl", kl, label)
-    if kl.shape[1] % check_count("block_dim", block_dim):
-        raise ValueError(
-            f"kl has {kl.shape[1]} latents, which cannot be split into blocks of "
-            f"block_dim={block_dim}"
-        )
     classes, blocks = np.unique(label), range(kl.shape[1] // block_dim)
     table = np.stack([kl[label == k].mean(0) for k in classes])
     across, down = "latents, a block for each class", "class of the data"
@@ -189,10 +148,6 @@ def kl_of_blocks(kl: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
 
     :param kl: KL in nats, by the items compared, then by kind of latent.
     """
-    if not kl:
-        raise ValueError(
-            "kl is empty: give latents' KL by the items compared, then by kind of latent"
-        )
     figure, axes = new_figure(2.9 * len(kl), 2.6, 1, len(kl))
     for ax, (name, kinds) in zip(axes.flat, kl.items(), strict=True):
         ax.sharey(axes.flat[0])
@@ -212,17 +167,14 @@ def kl_of_blocks(kl: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
     return figure
 
 
-def latent_scatter(z: ArrayLike, label: ArrayLike, rows: int = 3000, seed: int = 0) -> Figure:
+def latent_scatter(z: ArrayLike, label: ArrayLike) -> Figure:
     """Posterior means of two latents, colored by class (Fig. 3).
 
     :param z: ``[N, d]``; the two latents with the largest variance are drawn.
     :param label: classes ``[N]``.
-    :param rows: most data to draw, chosen at random.
-    :raises ValueError: if shapes do not fit.
     """
     z, label = np.asarray(z), np.asarray(label)
-    _check_rows("z", z, label)
-    chosen = np.random.default_rng(seed).permutation(len(z))[: check_count("rows", rows)]
+    chosen = np.random.default_rng(0).permutation(len(z))[:MOST]
     first, second = np.argsort(-z.var(0))[:2] if z.shape[1] > 1 else (0, 0)
     figure, axes = new_figure(4.0, 3.8, 1, 1)
     ax = axes.flat[0]
@@ -236,27 +188,8 @@ def latent_scatter(z: ArrayLike, label: ArrayLike, rows: int = 3000, seed: int =
     return figure
 
 
-def _check_rows(name: str, values: np.ndarray, label: np.ndarray) -> None:
-    if values.ndim != 2 or not values.size or label.shape != values.shape[:1]:
-        raise ValueError(
-            f"{name} [N, d] with N labels is needed, got shapes {values.shape} and {label.shape}"
-        )
-    if values.dtype.kind not in "buif" or not np.isfinite(values).all():
-        raise ValueError(
-            f"{name} holds NaN, infinity or values that are not numbers: drop those rows"
-        )
-
-
-def _nvae(guide: FacetGuide) -> NVAE:
-    check_guide(guide)
-    if not isinstance(guide.model, NVAE):
-        raise ValueError(f"{type(guide.model).__name__} has no latents of classes: use an NVAE")
-    return guide.model
-
-
 def _zeros(guide: FacetGuide, columns: int) -> dict[str, torch.Tensor]:
-    model = _nvae(guide)
-    check_count("columns", columns)
+    model = guide.model
     return {
         name: torch.zeros(model.num_classes, columns, prior.dim)
         for name, prior in model.priors.items()

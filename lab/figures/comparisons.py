@@ -19,14 +19,6 @@ from inference.figures.drawing import (
     text_width,
 )
 
-__all__ = [
-    "grouped_boxes",
-    "grouped_curves",
-    "grouped_means",
-    "grouped_points",
-    "paired_changes",
-]
-
 
 def grouped_boxes(
     values: Mapping[str, Mapping[Any, Sequence[float]]], xlabel: str, ylabel: str
@@ -36,7 +28,7 @@ def grouped_boxes(
     :param values: by the items compared, then by setting; the settings of the first item are the
         groups.
     """
-    settings = _settings(values)
+    settings = list(next(iter(values.values())))
     entries = max(1, min(len(values), int(7 / (BESIDE_TEXT + text_width(values, 7)))))
     figure, axes = new_figure(7, 3.2 + 0.15 * ceil(len(values) / entries), 1, 1)
     ax = axes.flat[0]
@@ -74,7 +66,7 @@ def grouped_means(
 
     :param values: by the items compared, then by setting.
     """
-    settings = _settings(values)
+    settings = list(next(iter(values.values())))
     figure, axes = new_figure(4.6, 3.2, 1, 1)
     ax = axes.flat[0]
     for i, (style, (name, groups)) in enumerate(zip(styles(), values.items(), strict=False)):
@@ -98,7 +90,6 @@ def grouped_points(
 
     :param points: x and y values of each group.
     """
-    _check_some(points)
     figure, axes = new_figure(2.4 * len(points), 2.5, 1, len(points))
     for ax, style, (group, (x, y)) in zip(axes.flat, styles(), points.items(), strict=False):
         ax.plot(x, y, "o", color=style["color"], markersize=4)
@@ -119,7 +110,6 @@ def grouped_curves(
 
     :param curves: x and y values by the items compared, then by setting.
     """
-    _check_some(curves)
     figure, axes = new_figure(3 * len(curves), 2.8, 1, len(curves))
     for ax, (name, lines) in zip(axes.flat, curves.items(), strict=True):
         ax.sharey(axes.flat[0])
@@ -138,7 +128,7 @@ def paired_changes(gains: Mapping[str, Mapping[str, Sequence[float]]], xlabel: s
 
     :param gains: of each run, by measure, then by change.
     """
-    changes = _settings(gains)
+    changes = list(next(iter(gains.values())))
     figure, axes = new_figure(2.4 * len(gains) + 1.2, 0.24 * len(changes) + 0.9, 1, len(gains))
     at = np.arange(len(changes))[::-1]
     for ax, style, (measure, by_change) in zip(axes.flat, styles(), gains.items(), strict=False):
@@ -157,22 +147,3 @@ def paired_changes(gains: Mapping[str, Mapping[str, Sequence[float]]], xlabel: s
         ax.set_title(measure, fontsize=8)
         label_axes(ax, xlabel, "")
     return figure
-
-
-def _check_some(*values: Mapping[Any, Any]) -> None:
-    if not all(values):
-        raise ValueError("there is nothing to draw: the values to compare are empty")
-
-
-def _settings(values: Mapping[str, Mapping[Any, Sequence[float]]]) -> list[Any]:
-    """The settings of the first item compared.
-
-    :raises ValueError: if there is no item, or another item lacks a setting.
-    """
-    _check_some(values, next(iter(values.values()), {}))
-    settings = list(next(iter(values.values())))
-    for name, groups in values.items():
-        for setting in settings:
-            if not len(groups.get(setting, ())):
-                raise ValueError(f"{name!r} has no values for {setting!r}, which others have")
-    return settings

@@ -9,14 +9,13 @@ import torch
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from guides.base import check_guide
 from guides.grouped import GroupedGuide
 from inference.figures.drawing import image_rows, image_shape_of, pixels
 from inference.randomness import seeded
-from ppl_models.given.checks import check_count
 from ppl_models.modes import evaluating
 
-__all__ = ["evidence_reconstructions", "group_generations", "latent_interpolation", "style_swaps"]
+# Images of a row that are made, and members of a group beside them.
+STEPS, MEMBERS = 8, 4
 
 
 def style_swaps(
@@ -35,7 +34,6 @@ def style_swaps(
     :param content_x: data ``[M, *x_shape]``; every group's evidence is accumulated.
     :param content_group: their groups, ``[M]``.
     """
-    check_guide(guide, GroupedGuide)
     style_x, content_x, group = (
         np.asarray(style_x),
         np.asarray(content_x),
@@ -55,26 +53,22 @@ def style_swaps(
 
 
 def latent_interpolation(
-    guide: GroupedGuide, pair: ArrayLike, image_shape: Sequence[int] | None = None, steps: int = 8
+    guide: GroupedGuide, pair: ArrayLike, image_shape: Sequence[int] | None = None
 ) -> Figure:
     """From one datum (top left) to another (bottom right): the content varies along rows, the style
     along columns (Fig. 5b).
 
     :param pair: data ``[2, *x_shape]``.
     """
-    check_guide(guide, GroupedGuide)
-    check_count("steps", steps)
-    if len(pair := np.atleast_1d(pair)) != 2:
-        raise ValueError(f"pair must hold two data, got shape {pair.shape}")
     z = guide.embed(pair, group=np.arange(2))
-    t = np.linspace(0, 1, steps)[:, None]
+    t = np.linspace(0, 1, STEPS)[:, None]
     content, style = (z[name][0] + t * (z[name][1] - z[name][0]) for name in ("content", "style"))
     rows = {
-        f"style {i + 1}": _decoded(guide, content, np.repeat(s[None], steps, 0))
+        f"style {i + 1}": _decoded(guide, content, np.repeat(s[None], STEPS, 0))
         for i, s in enumerate(style)
     }
     return _rows(
-        guide, rows, steps, image_shape, "content from left to right, style from top to bottom"
+        guide, rows, STEPS, image_shape, "content from left to right, style from top to bottom"
     )
 
 
@@ -83,36 +77,29 @@ def group_generations(
     x: ArrayLike,
     group: ArrayLike,
     image_shape: Sequence[int] | None = None,
-    members: int = 4,
-    draws: int = 8,
-    seed: int = 0,
 ) -> Figure:
     """Some members of each group, then draws with its content and styles from the prior (Fig. 5a).
 
     :param x: data ``[M, *x_shape]``; every group's evidence is accumulated.
     :param group: ``[M]``.
-    :param seed: of the styles, which are the same in every row.
     """
-    check_guide(guide, GroupedGuide)
-    for name, value in (("members", members), ("draws", draws)):
-        check_count(name, value)
     x, group = np.asarray(x), np.asarray(group)
     contents = guide.embed(x, group=group)["content"]
-    with seeded(seed, guide.model.gates.device):
-        styles = guide.model.prior("style").sample(draws).cpu().numpy()
+    with seeded(0, guide.model.gates.device):
+        styles = guide.model.prior("style").sample(STEPS).cpu().numpy()
     rows = {}
     for g in np.unique(group):
         own = np.flatnonzero(group == g)
-        made = _decoded(guide, np.repeat(contents[own[:1]], draws, 0), styles)
-        shown = pixels(x[np.resize(own, members)])
+        made = _decoded(guide, np.repeat(contents[own[:1]], STEPS, 0), styles)
+        shown = pixels(x[np.resize(own, MEMBERS)])
         rows[f"group {g}"] = np.concatenate([shown, made])
     return _rows(
         guide,
         rows,
-        members + draws,
+        MEMBERS + STEPS,
         image_shape,
-        f"{members} members, then drawn in their likeness",
-        [members],
+        f"{MEMBERS} members, then drawn in their likeness",
+        [MEMBERS],
     )
 
 
@@ -124,7 +111,6 @@ def evidence_reconstructions(
 
     :param x: data ``[M, *x_shape]`` of one group.
     """
-    check_guide(guide, GroupedGuide)
     x = np.atleast_1d(x)
     rows = {
         "data": pixels(x),

@@ -8,8 +8,6 @@ import numpy as np
 
 from lab.protocols.image_files import image_paths, read_image
 
-__all__ = ["read_cifar10"]
-
 # A split's images and classes: [N, 3, 32, 32] as uint8, and integers [N].
 Split = tuple[np.ndarray, np.ndarray]
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from examples.common import format_scores, score_facets
 from facetvae.datasets import Dataset, some_rows
 from guides import FacetGuide
 from inference import Checkpoints, SVIRunner, cold_start
@@ -30,10 +31,8 @@ from lab.protocols.scoring import (
     Scores,
     WatchClusters,
     count_clusters,
-    format_scores,
     held_out_scores,
     probe_facets,
-    score_facets,
 )
 from ppl_models import FacetModel
 from ppl_models.given.checks import (
@@ -48,36 +47,6 @@ from ppl_models.given.checks import (
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-__all__ = [
-    "INIT_FLAG",
-    "LOSS_FLAG",
-    "ROWS_FLAG",
-    "START_FLAGS",
-    "TRAINING_FLAGS",
-    "add_setting_flags",
-    "begin",
-    "build_parser",
-    "check_schedule",
-    "check_start",
-    "checkpointing",
-    "describe",
-    "differing",
-    "fabric_on",
-    "first_goes_on",
-    "fit_and_report",
-    "hold_out",
-    "load_data",
-    "once",
-    "open_run_folder",
-    "reader",
-    "refuse_several",
-    "resolve",
-    "score_run",
-    "start_mixtures",
-    "train_first",
-    "write_json",
-]
 
 SettingsT = TypeVar("SettingsT")
 # What a finished run leaves in its folder, beside run.json and what `once` keeps in those below it.

@@ -9,10 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ppl_models.given.checks import check_count, check_counts, check_positive, check_seed, number
-
-__all__ = ["DrawnEmbeddings", "drawn_embeddings"]
-
 # Power of a direction's variance with which centers prefer it: 0 for none, 1 for as much as rows.
 PREFERENCE = 0.5
 # How unequal clusters are: the smallest and largest weight.
@@ -59,7 +55,6 @@ def drawn_embeddings(
     :param common: share of the squared length that all rows have in common: 0.1 is like encoders of
         sentences, 0.5 like CLIP.
     :param decay: exponent of the power law.
-    :raises ValueError: if a number is out of range.
 
     Example:
         >>> from lab.protocols.embeddings import drawn_embeddings
@@ -67,21 +62,6 @@ def drawn_embeddings(
         >>> drawn.x.shape, float((drawn.x**2).sum(1).mean().round(4))
         ((100, 384), 1.0)
     """
-    check_count("n", n)
-    check_count("width", width)
-    check_seed("seed", seed)
-    check_positive("decay", decay)
-    clusters, shares = check_counts("clusters", clusters, "(5, 3)"), tuple(shares)
-    if len(clusters) != len(shares) or min(clusters) < 2:
-        raise ValueError(
-            "clusters and shares have a number for each labeling, clusters 2 or more: got "
-            f"{clusters}, {shares}"
-        )
-    if min(shares) <= 0 or sum(shares) >= 1 or not 0 <= number(common) < 1:
-        raise ValueError(
-            "shares are above 0 and in sum below 1, and common is within [0, 1): got "
-            f"{shares} and {common!r}"
-        )
     rng = np.random.default_rng(seed)
     basis = np.linalg.qr(rng.normal(size=(width, width)))[0]
     deviation = np.arange(1, width + 1) ** (-decay / 2)

@@ -9,8 +9,6 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
-__all__ = ["SUFFIXES", "grouped_images", "image_paths", "read_faces", "read_image"]
-
 #: What the names of images end with, in small letters.
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".pgm", ".ppm", ".webp")
 #: Pixels of a side of grouped images and faces.

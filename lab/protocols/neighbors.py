@@ -9,8 +9,6 @@ import numpy as np
 from facetvae.datasets import Dataset
 from inference import NeighborGraph, SVIRunner, fit_mixtures, image_graph, standard_normal_priors
 
-__all__ = ["graph_of", "known_start"]
-
 # Images of so many pixels a side are compared by gradients.
 ENOUGH_PIXELS = 16
 

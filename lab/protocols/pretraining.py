@@ -15,8 +15,6 @@ from ppl_models import MFCVAE, Bernoulli, ContinuousBernoulli, Flat, Normal
 from ppl_models.given.checks import check_kind, check_seed
 from ppl_models.likelihood_base import Likelihood, rebuilt
 
-__all__ = ["autoencoder_start"]
-
 
 def autoencoder_start(
     guide: FacetGuide,

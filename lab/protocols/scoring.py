@@ -13,24 +13,13 @@ from pyro.distributions import TorchDistribution
 from scipy.stats import entropy
 from torch import Tensor
 
-from examples.common import Scores, format_scores, score_facets
+from examples.common import Scores
 from facetvae.datasets import Dataset, Labels
 from guides import FacetGuide
 from inference import elbo
 from inference.metrics import cluster_accuracy, probe_accuracy
 from inference.randomness import seeded
 from inference.run import Run
-
-__all__ = [
-    "Labeled",
-    "Scores",
-    "WatchClusters",
-    "count_clusters",
-    "format_scores",
-    "held_out_scores",
-    "probe_facets",
-    "score_facets",
-]
 
 #: Data ``[N, *x_shape]`` and integer labels ``[N]`` by factor.
 Labeled = tuple[np.ndarray, Labels]

@@ -20,8 +20,6 @@ from pathlib import Path
 
 import numpy as np
 
-__all__ = ["FACTORS", "SHAPES", "draw", "factor_grid", "halve", "palette"]
-
 # In the order of the original's labels: how many values each factor has.
 FACTORS = {"floor": 10, "wall": 10, "object": 10, "scale": 8, "shape": 4, "orientation": 15}
 SHAPES = ("cube", "cylinder", "sphere", "capsule")

@@ -20,8 +20,6 @@ from sklearn.metrics import pairwise_distances_argmin
 
 from ppl_models.given.checks import check_count, check_counts, check_positive, check_seed, number
 
-__all__ = ["Labelings", "Mixing", "Segments", "labelings", "time_contrastive"]
-
 SLOPE = 0.2  # of leaky ReLU below 0
 
 
