@@ -52,7 +52,7 @@ from facetvae.estimators.defaults import default_plain_network
 from facetvae.estimators.encoding import encoding_of
 from facetvae.estimators.facets import clusters_in_subspaces
 from facetvae.estimators.linear_maps import fit_networks, set_linear, set_widths
-from facetvae.estimators.posteriors import components, renumber
+from facetvae.estimators.posteriors import renumber
 from facetvae.estimators.strategies import are_pictures, facets_found
 from facetvae.estimators.training import LOOKS, StopConverged, converged
 from facetvae.table_rules import outliers
@@ -713,7 +713,8 @@ def test_clusters_are_numbered_from_the_largest() -> None:
     assert (sizes > 0).all()
     assert (np.diff(sizes) <= 0).all()
     assert found.n_clusters_[0] == len(sizes) <= 6
-    np.testing.assert_array_equal(components(found._precise(), found.encode(x)), found.labels_)
+    of_the_run = found.runner_.guide.predict(found.encode(x))["facet_0"]
+    np.testing.assert_array_equal(of_the_run, found.labels_[:, 0])
     probabilities = found.predict_proba(x)
     assert probabilities.shape == (180, 1, len(sizes))
     np.testing.assert_allclose(probabilities.sum(-1), 1)
