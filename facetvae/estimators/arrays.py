@@ -18,7 +18,7 @@ from facetvae.estimators.defaults import default_plain_network
 from facetvae.estimators.encoding import Encoding, encoding_of
 from facetvae.estimators.words import reads_as_number
 from facetvae.table_rules.components import linear_noise, residual_scale
-from facetvae.table_rules.rows import has_missing, some_rows
+from facetvae.table_rules.rows import DISTINCT, has_missing, some_rows
 from ppl_models import Bernoulli, Incomplete, Likelihood, Normal
 from ppl_models.given.arrays import (
     array_of_tensor,
@@ -48,8 +48,6 @@ ADVICE = {
     Kind.STRINGS: "text by OneHotEncoder",
     Kind.OBJECTS: "objects as numbers",
 }
-# Where a smaller share of the rows is distinct, they may lie in a lattice.
-DISTINCT = 0.75
 
 
 @dataclass(frozen=True)

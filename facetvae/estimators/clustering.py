@@ -35,8 +35,10 @@ from facetvae.estimators.facets import (
     for_each,
     known_labels,
     labeled_rows,
+    only_rows,
 )
 from facetvae.estimators.posteriors import (
+    AtCenters,
     ImprovedInGaps,
     Reads,
     by_size,
@@ -69,7 +71,7 @@ from facetvae.table_rules.column_views import MAX_COLUMNS, ColumnViews
 from facetvae.table_rules.components import principal_dimensions, rank
 from facetvae.table_rules.counting import FacetCount
 from facetvae.table_rules.outliers import Outliers, has_all_variance
-from facetvae.table_rules.rows import MANY, Arranged, in_parts, some_rows
+from facetvae.table_rules.rows import MANY, Arranged, in_parts, some_rows, without_copies
 from guides import FacetGuide
 from inference.randomness import derive_seed, seeded
 from ppl_models import Likelihood, Normal
@@ -187,6 +189,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         """
         names = None if self.facets is None else facet_names(self.facets)
         check_size("n_init", self.n_init)
+        check_kind("mark_outliers", self.mark_outliers, (bool, np.bool_), "True or False")
         if isinstance(self.network, str):
             check_one_of("network", self.network, HOW_DEEP)
         self._say("reads the data")
@@ -198,10 +201,11 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         rows = Arranged(x.copy() if x.dtype == np.uint8 else x)
         (usual,) = rows.first(np.flatnonzero(~self.outliers_))
         self._say("looks for facets")
-        strategy = self._strategy(usual, names)
+        columns = self.encoding_.of_columns and isinstance(usual, np.ndarray)
+        strategy = self._strategy(without_copies(usual) if columns else usual, names)
         self._say(f"finds {', '.join(strategy.names)}: {strategy.found_as}")
         known = known_labels(labels, strategy.names, len(x))
-        self.outliers_ &= ~labeled_rows(known, len(x))
+        self.outliers_ &= ~only_rows(known, self.outliers_)
         _warn_of_outliers(self.outliers_, "all others", LOOK_AT_THEM, stacklevel=5)
         numbers = for_each(strategy.names, "n_clusters", self.n_clusters)
         for name, label in known.items():
@@ -423,7 +427,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         :param X: rows, as for :meth:`predict`.
         :param metadata: further columns of the same rows, a data frame or a mapping of names to
             columns, to compare the clusters with.
-        :param options: ``exemplars`` and ``columns``, as there.
+        :param options: ``exemplars``, ``columns`` and ``kinds``, as there.
         :raises ValueError: if the facet is unknown, or rows or columns do not fit.
 
         Example:
@@ -446,7 +450,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         p, stability = softmax(log_joint, -1), self.stability_[j]
         clusters = FacetClusters(name, p, log_joint, self._to_mark(x), stability)
         shown = self.reader_.shown(X, rows, getattr(self, "feature_names_in_", None))
-        kinds = kinds_of(self.runner_.model.likelihood)
+        kinds = kinds_of(self.runner_.model.likelihood) | dict(options.pop("kinds", None) or {})
         return describe_clusters(clusters, shown, metadata, kinds=kinds, **options)
 
     def _reader(self, X: Any) -> Reader:
@@ -465,22 +469,23 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
                 f"read as {read_as}: leave it out"
             )
         self.usual_ = None  # of columns of real numbers alone
-        if self.encoding_.of_real_columns:
-            self._say("looks for outlying rows")
-            if (absurd := has_all_variance(X)).any():  # beside them all others are equal
-                x = self.reader_.encoding(X, self.likelihood, ~absurd).encode(X)
-            self.usual_ = Outliers(x)
-        self.outliers_ = self._outlying(x) | self.reader_.beyond(x)
-        shared: Any = () if self.usual_ is None else self.usual_.shared(x, self.outliers_)
-        self.outliers_[list(shared)] = False
-        if self.outliers_.any() or len(shared):
+        self.outliers_ = self.reader_.beyond(x)
+        if not self.encoding_.of_real_columns:
+            return x
+        self._say("looks for outlying rows")
+        if (absurd := has_all_variance(X)).any():  # beside them all others are equal
+            x = self.reader_.encoding(X, self.likelihood, ~absurd).encode(X)
+        self.usual_ = Outliers(x)
+        self.outliers_ = self._outlying(x)
+        shared = self.usual_.shared(x, self.outliers_)
+        self.outliers_[shared] = False
+        if self.outliers_.any() or len(shared) or absurd.any():
             encoding = self.reader_.encoding(X, self.likelihood, ~self.outliers_)
-            encoding = replace(encoding, missing=self.encoding_.missing)  # all rows get clusters
-            if encoding.values == "real":
-                self.encoding_ = encoding
-                del x  # before another is made
-                x = encoding.encode(X)
-            self.usual_ = Outliers(x, np.flatnonzero(~self.outliers_), shared)
+            if encoding.values == "real":  # all rows get clusters
+                self.encoding_ = replace(encoding, missing=self.encoding_.missing)
+            del x  # before another is made
+            x = self.encoding_.encode(X)
+            self.usual_ = Outliers(x, np.flatnonzero(~self.outliers_), shared.tolist())
         return x
 
     def _shows_subspaces(self, x: np.ndarray) -> bool:
@@ -657,6 +662,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
 
     def _reading(self, guide: Reads) -> Reads:
         """What rows are read by: the fitted guide, or one that improves what it finds."""
+        if self.settings_["start"] == ViewStrategy.__name__ and isinstance(guide, FacetGuide):
+            return AtCenters(guide)
         if self.settings_.get("refined") and isinstance(guide, FacetGuide):
             return ImprovedInGaps(guide)
         return guide

@@ -87,6 +87,13 @@ class Encoding:
         if self.scales:
             with np.errstate(over="ignore"):  # refused below
                 X = self._standardized(X)
+        if self.unskewed is not None and (low := self.unskewed.below(X)).any():
+            warnings.warn(
+                f"X has values at or below 0 in the columns {np.flatnonzero(low).tolist()}, where "
+                "the training data had none and logarithms are taken: they are read as tiny "
+                "positive values; leave these rows out, or mark the values as missing (NaN)",
+                stacklevel=4,
+            )
         x = X if self.unskewed is None else self.unskewed.apply(X)
         if (np.abs(x) > np.float64(LARGEST)).any():
             raise ValueError(

@@ -112,6 +112,15 @@ def labeled_rows(known: Mapping[str, np.ndarray], n: int) -> np.ndarray:
     return np.any([np.zeros(n, bool), *(label >= 0 for label in known.values())], axis=0)
 
 
+def only_rows(known: Mapping[str, np.ndarray], outlying: np.ndarray) -> np.ndarray:
+    """Which outlying rows ``[N]`` have a label that others have not."""
+    kept = np.zeros(len(outlying), bool)
+    for label in known.values():
+        alone = np.setdiff1d(label[outlying], label[~outlying])
+        kept |= outlying & np.isin(label, alone[alone >= 0])
+    return kept
+
+
 def known_labels(labels: Any, names: Sequence[str], n: int) -> dict[str, np.ndarray]:
     """Known clusters, by name of the facets that have any."""
     if labels is None:

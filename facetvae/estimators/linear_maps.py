@@ -18,7 +18,7 @@ from inference.progress import progress_bar
 from inference.randomness import seeded
 from ppl_models.distributions import raw_log_variance
 from ppl_models.given.observed import Observed
-from ppl_models.modes import training
+from ppl_models.modes import evaluating, training
 from ppl_models.turns import yield_lock
 
 # Rate of the encoder's training at its first epoch, in learning rates.
@@ -38,6 +38,32 @@ def set_widths(guide: FacetGuide, variances: np.ndarray) -> None:
         width = len(variance)
         rung.weight[width:] = 0
         rung.bias[width:] = raw_log_variance(torch.as_tensor(variance).log())
+
+
+@torch.no_grad()
+def best_variances(guide: FacetGuide, x: np.ndarray, precision: np.ndarray) -> np.ndarray:
+    """Variances of posteriors of all facets' latents side by side ``[m]``, the same for all data,
+    by which the bound is largest: inverses of the prior's precision and the mean curvature of
+    log p(x given z) together.
+
+    :param precision: the prior's ``[m]``.
+    """
+    model, rows = guide.model, some_rows(x, most=DECODED)
+    data = guide.observed(rows, {}).x.to(model.gates.device)
+    means = {name: torch.as_tensor(z, device=data.device) for name, z in guide.embed(rows).items()}
+    sizes = [z.shape[1] for z in means.values()]
+
+    def mean_log_density(shift: Tensor) -> float:
+        moved = zip(means.items(), shift.split(sizes), strict=True)
+        p = model.decode({name: z + own for (name, z), own in moved})
+        return float(p.log_prob(data).double().mean())
+
+    found = []
+    with evaluating(model):
+        for step in (torch.eye(len(precision)) * torch.as_tensor(precision) ** -0.5 / 2).to(data):
+            bend = mean_log_density(step) + mean_log_density(-step) - 2 * mean_log_density(0 * step)
+            found.append(max(0.0, -bend / float(step.square().sum())))
+    return 1 / (precision + np.array(found))
 
 
 @torch.no_grad()

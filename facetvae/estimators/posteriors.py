@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from scipy.special import softmax
+from torch import Tensor
 
 from facetvae.table_rules.rows import in_parts, is_missing
 from guides import FacetGuide, Refined
 from inference.runner import SVIRunner
 from ppl_models import Mixture
+from ppl_models.modes import evaluating
 
 # Chosen on simulated tables with gaps.
 IMPROVED = partial(Refined, num_steps=20, num_points=8, rate=0.4)
 # Entries that are improved at once.
 ENTRIES = 2**17
+# The share of a row's entries beyond which an encoder knows too little of those that are there.
+MANY_GAPS = 0.25
 
 
 class ImprovedInGaps:
@@ -54,24 +58,50 @@ class ImprovedInGaps:
         return (rows[start : start + most] for start in range(0, len(rows), most))
 
 
-def rows_with_gaps(x: np.ndarray) -> np.ndarray:
-    """The numbers of the rows of ``x`` ``[N, ...]`` that miss an entry."""
-    return np.flatnonzero(is_missing(x).reshape(len(x), -1).any(1))
+class AtCenters:
+    """A fitted guide as a reader of rows: where a row has many gaps, clusters are told by what is
+    there alone, as the decoder has it at their centers. An encoder gives such a row latents between
+    centers, and the nearest one would seem sure.
+    """
+
+    def __init__(self, guide: FacetGuide) -> None:
+        self.guide, self.model = guide, guide.model
+        self.embed, self.reconstruct = guide.embed, guide.reconstruct
+
+    def log_joint(self, x: np.ndarray, z: Mapping[str, np.ndarray], name: str) -> Tensor:
+        """log p(x, c given the other facets' latents) of a facet's components: ``[N, K]``."""
+        prior, data = self.model.mixtures[name], self.guide.observed(x, {}).x.to(self.model.gates)
+        latents = {other: torch.as_tensor(each).to(data) for other, each in z.items()}
+        centers = prior.components().mean
+        each = [latents | {name: center.expand_as(latents[name])} for center in centers]
+        with evaluating(self.model):
+            told = [self.model.decode(own).log_prob(data) for own in each]
+        return torch.stack(told, 1) + prior.component().probs.log()
+
+
+def rows_with_gaps(x: np.ndarray, share: float = 0.0) -> np.ndarray:
+    """The numbers of the rows of ``x`` ``[N, ...]`` that miss more than this share of entries."""
+    return np.flatnonzero(is_missing(x).reshape(len(x), -1).mean(1) > share)
 
 
 #: What rows are read by: their latents, and what these reconstruct.
-Reads = FacetGuide | ImprovedInGaps
+Reads = FacetGuide | ImprovedInGaps | AtCenters
 
 
 @torch.no_grad()
 def log_joints(guide: Reads, x: np.ndarray) -> dict[str, np.ndarray]:
     """log p(c, z) of each facet's components at the means of its latents: ``{facet: [N, K]}``."""
     mixtures, device = guide.model.mixtures, guide.model.gates.device
-    return {
-        name: mixtures[name].log_joint(torch.as_tensor(z, device=device)).cpu().numpy()
-        for name, z in guide.embed(x).items()
-        if name in mixtures
+    latents = guide.embed(x)
+    found = {
+        name: prior.log_joint(torch.as_tensor(latents[name], device=device)).cpu().numpy()
+        for name, prior in mixtures.items()
     }
+    if isinstance(guide, AtCenters) and len(rows := rows_with_gaps(x, MANY_GAPS)):
+        there = {name: z[rows] for name, z in latents.items()}
+        for name, joint in found.items():
+            joint[rows] = guide.log_joint(x[rows], there, name).cpu().numpy()
+    return found
 
 
 def components(guide: Reads, x: np.ndarray) -> np.ndarray:

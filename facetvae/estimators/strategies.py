@@ -18,7 +18,7 @@ from facetvae.estimators.base import Chosen
 from facetvae.estimators.defaults import Lengths, epochs_of
 from facetvae.estimators.encoding import FEWEST_PIXELS
 from facetvae.estimators.facets import REST, facet_names, number_of_facets
-from facetvae.estimators.linear_maps import fit_networks, set_linear, set_widths
+from facetvae.estimators.linear_maps import best_variances, fit_networks, set_linear, set_widths
 from facetvae.estimators.training import (
     STEPS_PER_LOOK,
     StopConverged,
@@ -550,8 +550,8 @@ class ViewStrategy(SubspaceStrategy):
         self, x: np.ndarray, latents: FacetGuide, numbers: Mapping[str, int], label: Labels
     ) -> SVIRunner:
         runner, some = self._with_mixtures(latents, numbers), some_rows(x)
-        widths = place_components(runner, latents.embed(some), self._clusters(some))
-        set_widths(runner.guide, np.concatenate(widths))  # narrower ones loosen the bound
+        precision = place_components(runner, latents.embed(some), self._clusters(some))
+        set_widths(runner.guide, best_variances(runner.guide, some, precision))
         return runner
 
     def _pays(self, x: np.ndarray, label: Labels) -> tuple[bool, str]:
@@ -563,7 +563,9 @@ class ViewStrategy(SubspaceStrategy):
         """Deviation of what the clusters leave of each column of ``x`` ``[N, D]``."""
         design, scales = np.column_stack([self._sources(x), np.ones(len(x))]), []
         for column in x.T.astype(float):
-            there = ~np.isnan(column)
+            if not (there := ~np.isnan(column)).any():
+                scales.append(1.0)
+                continue
             back = np.linalg.lstsq(design[there], column[there], rcond=None)[0]
             scales.append((column[there] - design[there] @ back).std())
         return np.clip(scales, NARROW, None)
@@ -578,11 +580,12 @@ class ViewStrategy(SubspaceStrategy):
 
 def place_components(
     runner: SVIRunner, latents: Mapping[str, np.ndarray], clusters: Sequence[np.ndarray]
-) -> list[np.ndarray]:
+) -> np.ndarray:
     """Components where clusters of these probabilities ``[N, K]`` lie among the facets' latents,
-    with one covariance: fitted anew, they would leave what columns tell. Returns its variances.
+    with one covariance: fitted anew, they would leave what columns tell. Returns the diagonals of
+    its inverse, side by side.
     """
-    widths = []
+    precision = []
     for (name, z), r in zip(latents.items(), clusters, strict=False):
         rows = r.sum(0).clip(1e-6)
         loc = r.T @ z / rows[:, None]
@@ -592,8 +595,8 @@ def place_components(
         covariances = np.broadcast_to(within, (len(loc), *within.shape))
         where = torch.as_tensor(loc), torch.as_tensor(covariances.copy())
         runner.model.mixtures[name].place(*where, torch.as_tensor(rows / len(z)))
-        widths.append(np.diag(within))
-    return widths
+        precision.append(np.diag(np.linalg.inv(within)))
+    return np.concatenate(precision)
 
 
 def views_found(x: np.ndarray, seed: int, view: View, count: FacetCount | None) -> ColumnViews:

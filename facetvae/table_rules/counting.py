@@ -14,6 +14,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.stats import entropy
 from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 from sklearn.preprocessing import StandardScaler
 
@@ -452,8 +453,10 @@ def _discriminating(
         means = np.stack([z[label == own].mean(0) for own in range(k)])
         mixture = GaussianMixture(k, covariance_type="tied", means_init=means, random_state=seed)
         try:
-            label = mixture.fit(z).predict(z)
-        except ValueError:  # clusters of equal rows have no spread
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)  # of equal rows
+                label = mixture.fit(z).predict(z)
+        except ValueError:  # clusters of such have no spread
             break
         if len(np.unique(label)) < k:
             break

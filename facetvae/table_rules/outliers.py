@@ -120,7 +120,8 @@ def _with_all_variance(values: np.ndarray) -> np.ndarray:
         if most * far.max() ** 2 > ALL * (far**2).sum():
             order = np.argsort(-np.abs(values - np.median(values)))
             for number in range(1, most):
-                if 0 < values[order[number:]].var() < (1 - ALL) * values.var():
+                others = values[order[number:]]
+                if np.ptp(others) and others.var() < (1 - ALL) * values.var():
                     return order[:number]
     return np.zeros(0, int)
 

@@ -10,6 +10,8 @@ import numpy as np
 
 #: Rows that are enough to find facets, clusters and scales in, and most that are computed at once.
 MANY = 20_000
+#: Where a smaller share of the rows is distinct, they may be copies, or lie in a lattice.
+DISTINCT = 0.75
 
 
 def some(n: int, seed: int = 0, most: float = np.inf) -> np.ndarray | slice:
@@ -23,6 +25,19 @@ def some(n: int, seed: int = 0, most: float = np.inf) -> np.ndarray | slice:
 def some_rows(x: np.ndarray, seed: int = 0, most: float = np.inf) -> np.ndarray:
     """At most ``MANY`` rows of ``x`` ``[N, ...]``, and ``most``, in order; ``x`` if no more."""
     return x[some(len(x), seed, most)]
+
+
+def without_copies(x: np.ndarray) -> np.ndarray:
+    """Of at most ``MANY`` rows ``[N, D]`` those that differ, if many are copies: not where rows
+    that differ share values, as few values and categories do.
+    """
+    if len(x) > MANY:
+        return x
+    first = np.unique(x, axis=0, return_index=True)[1]
+    if len(first) > DISTINCT * len(x) or x.shape[1] < 2:
+        return x
+    copied = any(len(np.unique(column)) >= len(first) for column in x.T)
+    return x[np.sort(first)] if copied else x
 
 
 def parts(n: int) -> Iterator[slice]:

@@ -48,6 +48,12 @@ class Unskewed:
         """``[N, D]``, NaN where missing."""
         return (self._transformed(x) - self.loc) / self.scale
 
+    def below(self, x: np.ndarray) -> np.ndarray:
+        """Which columns ``[D]`` have values that no logarithm is taken of."""
+        if self.origin is None:
+            return np.zeros(x.shape[1], bool)
+        return np.any(x.astype(np.float32) <= self.origin.astype(np.float32), axis=0)
+
     def undo(self, y: np.ndarray) -> np.ndarray:
         with np.errstate(over="ignore"):  # the caller's bounds are finite
             if self.origin is not None:
@@ -82,7 +88,7 @@ def unskewed_if_better(x: np.ndarray, zero: np.ndarray | None = None) -> Unskewe
     :param zero: the place of 0 in each column ``[D]``.
     """
     rows = some_rows(x, most=MAX_ROWS)
-    fitted = np.arange(len(rows)) % 3 < FITTED
+    fitted = np.random.default_rng(0).permutation(len(rows)) % 3 < FITTED
     if len(rows) < FEWEST or x.shape[1] < 1:
         return None
     skewness = np.abs(np.nansum(rows**3, 0)) / (~np.isnan(rows)).sum(0).clip(1)

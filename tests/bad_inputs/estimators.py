@@ -156,6 +156,7 @@ ESTIMATORS = {
             "mark_outliers=True .* read as 'as given'",
         ),
         ("empty: facets", facets(facets=[]), "facets must be a number, or names that differ"),
+        ("type: mark_outliers", facets(mark_outliers=1), "mark_outliers must be True or False"),
         ("type: facets text", facets(facets="hue"), "a number, or names that differ .*'hue'"),
         ("type: a name", facets(facets=["a", "what else"]), "valid in Python"),
         ("misfit: equal rows", facets(given=np.ones((30, 4))), "the rows of X do not differ"),

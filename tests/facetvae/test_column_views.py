@@ -159,6 +159,27 @@ def test_posteriors_are_as_wide_as_the_bound_wants(times: float) -> None:
     assert changed.score(frame) < found.score(frame) - 0.1
 
 
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+def test_a_column_that_a_facet_determines_leaves_the_bound_as_it_was(noise: float) -> None:
+    """Of the pair's noise, the floor of the column's, its clusters' share is 1 to 3 nats."""
+    values, _ = codes_and_numbers()
+    x = values[:, [0, 2, 5, 6]]
+    label = (x[:, 2] > 1.5).astype(float)
+    more = np.column_stack([x, 5 * label + noise * np.random.default_rng(0).normal(size=len(x))])
+    bounds = [MultiFacetClustering(random_state=0).fit(each).score(each) for each in (x, more)]
+    assert bounds[1] > bounds[0] - 3
+
+
+def test_an_empty_column_says_nothing() -> None:
+    values, _ = codes_and_numbers()
+    numbers = values[:, [0, 2, 5, 6]]
+    found = MultiFacetClustering(random_state=0).fit(numbers)
+    empty = np.column_stack([numbers, np.full(len(numbers), np.nan)])
+    again = MultiFacetClustering(random_state=0).fit(empty)
+    assert again.settings_["start"] == "ViewStrategy"
+    assert [nmi(*pair) for pair in zip(found.labels_.T, again.labels_.T, strict=True)] > [0.95] * 2
+
+
 @cache
 def rotated_and_coded() -> tuple[pd.DataFrame, list[np.ndarray]]:
     """Two labelings in six rotated numbers, of which none is a set of columns; one in codes."""

@@ -298,6 +298,13 @@ def test_names_of_columns_are_compared_as_text() -> None:
         columns_of("X", {1: np.arange(9), "1": np.arange(9)})
 
 
+def test_a_user_may_say_what_an_estimators_columns_are() -> None:
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(60, 3)).round(), columns=list("abc"))
+    found = MultiFacetClustering(1, n_clusters=2, epochs=1, random_state=0).fit(frame)
+    about = found.describe(0, frame, kinds={"b": "categories"})
+    assert {each["column"]: each["kind"] for each in about.columns}["b"] == "categories"
+
+
 def test_numbers_have_three_digits() -> None:
     shown = [number_text(value) for value in (0.0123456, 999.4, 999.6, -999.9, 12345.6, 1e6)]
     assert shown == ["0.0123", "999", "1000", "-1000", "12346", "1e+06"]

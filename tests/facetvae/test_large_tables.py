@@ -25,7 +25,7 @@ from facetvae.estimators.encoding import encoding_of
 from facetvae.table_rules import outliers, rows
 from facetvae.table_rules.known import labeled_first
 from facetvae.table_rules.outliers import Outliers
-from facetvae.table_rules.rows import Arranged, some
+from facetvae.table_rules.rows import Arranged, some, without_copies
 from lab.benchmarks import million_rows
 from lab.protocols.sources import labelings
 
@@ -91,6 +91,44 @@ def test_broken_records_do_not_hide_the_others(wrong: list[int]) -> None:
     np.testing.assert_array_equal(np.flatnonzero(found.outliers_), wrong)
     scores = [max(normalized_mutual_info_score(t, own) for own in found.labels_.T) for t in labels]
     assert min(scores) > 0.9
+
+
+@pytest.mark.parametrize("few", [1, 8, 15])
+@pytest.mark.parametrize("mixed", [False, True], ids=["array", "frame"])
+def test_a_column_that_is_constant_but_for_a_few_rows(few: int, mixed: bool) -> None:
+    """The model is fitted to what it is later given, and the column adds nothing absurd."""
+    x, labels = drawn(300, 4)
+    x = np.column_stack([x, np.where(np.arange(300) < few, 3.0, 0.1)])
+    X: Any = x
+    if mixed:
+        X = pd.DataFrame(x).rename(columns=str).assign(kind=np.array(list("ab"))[labels[0]])
+    found = MultiFacetClustering(random_state=0).fit(X)
+    assert found.outliers_.sum() <= few
+    np.testing.assert_array_equal(found.predict(X), found.labels_)
+    assert -20 < found.score(X) < 5
+
+
+def test_an_outlying_row_with_a_label_is_left_out_but_the_only_ones_of_a_label_are_not() -> None:
+    x, (label, _) = drawn(300, 4)
+    x[5] = 1e4
+    known = np.where(np.arange(300) < 150, label, -1)
+    found = MultiFacetClustering(("a", "b"), random_state=0).fit(x, labels={"a": known})
+    assert found.outliers_[5]
+    assert (found.labels_[:150, 0] == label[:150]).mean() > 0.95
+    known[5] = 2
+    found = MultiFacetClustering(("a", "b"), random_state=0).fit(x, labels={"a": known})
+    assert not found.outliers_[5]
+
+
+@pytest.mark.parametrize("copies", ["each five times", "drawn"])
+def test_copies_of_rows_are_no_clusters(copies: str) -> None:
+    x, _ = drawn(100, 4)
+    rng = np.random.default_rng(0)
+    rows = np.arange(100).repeat(5) if copies == "each five times" else rng.integers(100, size=900)
+    found = MultiFacetClustering(random_state=0).fit(x[rows])
+    assert sorted(found.n_clusters_) == [2, 3]
+    survey = rng.integers(4, size=(300, 3))
+    assert without_copies(survey) is survey, "few answers repeat each other"
 
 
 def test_estimators_that_leave_no_row_out_tell_of_broken_records() -> None:

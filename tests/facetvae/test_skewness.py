@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -80,6 +81,17 @@ def test_a_few_skewed_columns_among_many_are_enough() -> None:
     found = unskewed_if_better(np.concatenate([x, standardized(amounts())], 1))
     assert found is not None
     assert found.power[80:].max() < 0.5 < found.power[:80].min()
+
+
+def test_what_no_logarithm_is_taken_of_is_told() -> None:
+    rng = np.random.default_rng(0)
+    x = np.exp(rng.normal(size=(300, 3)) + 5 * rng.integers(2, size=(300, 1)))
+    found = MultiFacetClustering(random_state=0).fit(x)
+    for least, told in ((0.0, True), (-3.0, True), (x.min() / 3, False)):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            found.predict(np.where(np.arange(3) == 1, least, x[:4]))
+        assert any("at or below 0 in the columns [1]" in str(w.message) for w in said) == told
 
 
 def test_factors_of_all_columns_add_up_in_logarithms() -> None:
