@@ -23,8 +23,8 @@ from ppl_models.turns import yield_lock
 
 # Rate of the encoder's training at its first epoch, in learning rates.
 FIRST_RATE = 3.0
-# Most rows that a decoder is fitted to, and most steps.
-DECODED, DECODER_STEPS = 2000, 30
+# Most rows that a decoder is fitted to, and its curvature is measured in; most steps of the fit.
+DECODED, BENT, DECODER_STEPS = 2000, 500, 30
 # Cost of squared changes of a likelihood's own parameters, in nats a column.
 HELD = 1e-3
 
@@ -48,7 +48,7 @@ def best_variances(guide: FacetGuide, x: np.ndarray, precision: np.ndarray) -> n
 
     :param precision: the prior's ``[m]``.
     """
-    model, rows = guide.model, some_rows(x, most=DECODED)
+    model, rows = guide.model, some_rows(x, most=BENT)
     data = guide.observed(rows, {}).x.to(model.gates.device)
     means = {name: torch.as_tensor(z, device=data.device) for name, z in guide.embed(rows).items()}
     sizes = [z.shape[1] for z in means.values()]
@@ -60,8 +60,9 @@ def best_variances(guide: FacetGuide, x: np.ndarray, precision: np.ndarray) -> n
 
     found = []
     with evaluating(model):
+        here = mean_log_density(torch.zeros(len(precision)).to(data))
         for step in (torch.eye(len(precision)) * torch.as_tensor(precision) ** -0.5 / 2).to(data):
-            bend = mean_log_density(step) + mean_log_density(-step) - 2 * mean_log_density(0 * step)
+            bend = mean_log_density(step) + mean_log_density(-step) - 2 * here
             found.append(max(0.0, -bend / float(step.square().sum())))
     return 1 / (precision + np.array(found))
 
