@@ -341,6 +341,9 @@ class SubspaceStrategy(FitStrategy):
         bent = "what linear maps leave of the columns, and squares of the latents: p"
         return p < CURVED, f"{'deep' if p < CURVED else 'linear'}: {bent} = {p:.2g}"
 
+    def _if_asked(self, else_: str) -> tuple[bool, str]:
+        return (True, "deep: asked for") if self.chosen.deep else (False, else_)
+
     def clusters_in(self, z: np.ndarray) -> ClusterCount:
         return merged_number(z, self.chosen.seed)
 
@@ -462,9 +465,7 @@ class SumStrategy(SubspaceStrategy):
         return runner
 
     def _pays(self, x: np.ndarray, label: Labels) -> tuple[bool, str]:
-        if self.chosen.deep:
-            return True, "deep: asked for"
-        return False, "linear: a sum of the facets' clusters"
+        return self._if_asked("linear: a sum of the facets' clusters")
 
     def _subspaces(self, x: np.ndarray, label: Labels) -> Subspaces:
         return self.found.subspaces
@@ -555,9 +556,7 @@ class ViewStrategy(SubspaceStrategy):
         return runner
 
     def _pays(self, x: np.ndarray, label: Labels) -> tuple[bool, str]:
-        if self.chosen.deep:
-            return True, "deep: asked for"
-        return False, "columns: a mixture in each set of columns"
+        return self._if_asked("columns: a mixture in each set of columns")
 
     def noise(self, x: np.ndarray) -> np.ndarray:
         """Deviation of what the clusters leave of each column of ``x`` ``[N, D]``."""

@@ -18,8 +18,6 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn.metrics import pairwise_distances_argmin
 
-from ppl_models.given.checks import check_count, check_counts, check_positive, check_seed, number
-
 SLOPE = 0.2  # of leaky ReLU below 0
 
 
@@ -93,17 +91,7 @@ def time_contrastive(
     Means are uniform on [-3, 3] and deviations on [0.01, 3], one of each per source and segment.
     The mixing and the segments' parameters depend on ``seed`` alone, so that data sets of several
     sizes differ in their draws only.
-
-    :raises ValueError: if a size is below 1.
     """
-    sizes = {
-        "per_segment": per_segment,
-        "num_segments": num_segments,
-        "dim": dim,
-        "num_layers": num_layers,
-    }
-    for name, value in sizes.items():
-        check_count(name, value)
     rng = np.random.default_rng(seed)
     mixing = Mixing([_orthogonal(dim, rng) for _ in range(num_layers)], bends_sources)
     mean = rng.uniform(-3, 3, (num_segments, 1, dim))
@@ -179,28 +167,8 @@ def labelings(
     :param scales: of each labeling; all 1 where not given.
     :param num_layers: of the mixing; one is linear.
     :param noise: its standard deviation, 0 for none.
-    :raises ValueError: if a number is out of range, or ``width`` is less than ``dims`` together.
     """
-    clusters, dims = (
-        check_counts("clusters", clusters, "(3, 4)"),
-        check_counts("dims", dims, "(2, 2)"),
-    )
     scales = tuple(1.0 for _ in clusters) if scales is None else tuple(scales)
-    if not len(clusters) == len(dims) == len(scales) or min(clusters) < 2:
-        raise ValueError(
-            "clusters, dims and scales have a number for each labeling, clusters 2 or more: got "
-            f"{clusters}, {dims}, "
-            f"{scales}"
-        )
-    for name, count in (("n", n), ("width", width), ("num_layers", num_layers)):
-        check_count(name, count)
-    for name, value in (("separation", separation), *(("scales", scale) for scale in scales)):
-        check_positive(name, value)
-    if width < sum(dims) or not 0 <= number(noise) < np.inf:
-        raise ValueError(
-            f"width must be at least {sum(dims)}, noise at least 0: got {width!r} and {noise!r}"
-        )
-    check_seed("seed", seed)
     rng = np.random.default_rng(seed)
     mixing = Mixing([_orthogonal(width, rng) for _ in range(num_layers)])
     centers = [_spread(K, d, separation, rng) for K, d in zip(clusters, dims, strict=True)]

@@ -112,22 +112,3 @@ def test_labelings_on_a_line_and_mixed_by_more_than_a_rotation() -> None:
     np.testing.assert_allclose(data.mixing.inverse(data.x), data.sources, atol=1e-9)
     np.testing.assert_array_equal(same.x, data.x)
     assert not np.array_equal(other.labels[0], data.labels[0])
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"n": 0}, "n must be an integer of at least 1, got 0"),
-        ({"clusters": (1, 4)}, "clusters 2 or more"),
-        ({"clusters": 3}, "clusters must be a sequence of integers"),
-        ({"dims": (2,)}, "have a number for each labeling"),
-        ({"scales": (1.0, -1.0)}, "scales must be a positive number, got -1.0"),
-        ({"width": 3}, "width must be at least 4"),
-        ({"noise": -0.1}, "noise at least 0"),
-    ],
-)
-def test_labelings_are_checked(options: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        labelings(**{"n": 10, **options})
-    with pytest.raises(ValueError, match="per_segment must be an integer of at least 1, got 0"):
-        time_contrastive(0)

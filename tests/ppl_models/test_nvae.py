@@ -5,7 +5,6 @@ learns.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,7 @@ from inference import Constant, CoolDown, Loss, SVIRunner, data_dependent_start,
 from inference.figures.facets import facet_draws, facet_swaps, save_figures
 from inference.training.loop import DeadFacetWarning
 from lab.figures.classes import (
-    class_samples,
-    class_traversals,
     kl_by_class,
-    kl_of_blocks,
-    latent_scatter,
-    shared_traversals,
 )
 from ppl_models import CVAE, MLP, NVAE, GaussianMixture, Normal, VaDE
 
@@ -321,27 +315,6 @@ def test_a_run_is_saved_with_its_options(tmp_path: Path) -> None:
     loaded = SVIRunner.load(SVIRunner(guide.model, guide).save(tmp_path)).guide
     assert (loaded.label_weight, loaded.num_samples, loaded.model.concentration) == (3.0, 2, 0.5)
     np.testing.assert_array_equal(loaded.predict_proba(X)["class"], guide.predict_proba(X)["class"])
-
-
-FIGURES: dict[str, Callable[[ClassifierGuide], Any]] = {
-    "class traversals": lambda guide: class_traversals(guide, 1, (1, 5)),
-    "shared traversals": lambda guide: shared_traversals(guide, 0, (1, 5)),
-    "samples": lambda guide: class_samples(guide, (1, 5), scale=1.4),
-    "KL by class": lambda guide: kl_by_class(kl_by_dimension(guide, X)["class"], LABEL, D_CLASS),
-    "KL of blocks": lambda guide: kl_of_blocks(
-        {"one": {"shared": [1.0, 0.2], "right class": [0.4]}}
-    ),
-    "scatter": lambda guide: latent_scatter(guide.embed(X)["class"], LABEL),
-}
-
-
-@pytest.mark.parametrize("name", FIGURES)
-def test_figures_are_drawn_and_leave_randomness_alone(name: str) -> None:
-    guide = build().float()
-    before = torch.random.get_rng_state()
-    figure = FIGURES[name](guide)
-    assert figure.axes
-    assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_the_figures_of_all_models_are_drawn(tmp_path: Path) -> None:
