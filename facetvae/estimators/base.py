@@ -161,8 +161,13 @@ class FacetEstimator(BaseEstimator):
         return self.encoding_.encode(X)
 
     def _warn_of_variance(self, X: np.ndarray) -> None:
-        """Warn of rows of columns of real numbers beside which all others are nearly equal."""
-        if self.encoding_.of_real_columns and len(rows := np.flatnonzero(has_all_variance(X))):
+        """Warn of rows or images beside whose numbers all others' are nearly equal."""
+        of_images = X.ndim > 2 and X.dtype.kind == "f"
+        if of_images:  # the largest of each
+            X = np.fmax.reduce(np.abs(X.reshape(len(X), -1)), 1)[:, None]
+        if not (of_images or self.encoding_.of_real_columns):
+            return
+        if len(rows := np.flatnonzero(has_all_variance(X))):
             warnings.warn(
                 f"rows {rows.tolist()} of X have nearly all of a column's variance, beside which "
                 "all others are nearly equal: drop them, or mark these entries as missing (NaN)",
@@ -212,6 +217,16 @@ class FacetEstimator(BaseEstimator):
                 f"{self.encoding_.x_shape}"
             )
         self.reader_.check_gaps(X, self.encoding_, self.runner_.model.likelihood)
+        if (
+            self.encoding_.values == "8-bit"
+            and X.dtype.kind == "f"
+            and np.fmax.reduce(X, None) <= 1
+        ):
+            warnings.warn(
+                "X has values up to 1, and the training data had 8 bits, values up to 255: give it "
+                "in the same units",
+                stacklevel=4,
+            )
         return X
 
     def encode(self, X: Any) -> np.ndarray:

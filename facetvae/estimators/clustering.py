@@ -258,7 +258,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             return self.fit(X)
         check_size("epochs", epochs)
         x = self.encode(X)
-        outlying = self._outlying(x)
+        outlying = self._outlying(x) | self.reader_.beyond(x)
         if outlying.all():
             raise ValueError(f"all {len(x)} rows of X lie far from those of the fit: {FIT_ANEW}")
         _warn_of_outliers(outlying, "those of the fit", FIT_ANEW, stacklevel=4)
@@ -471,6 +471,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         self.usual_ = None  # of columns of real numbers alone
         self.outliers_ = self.reader_.beyond(x)
         if not self.encoding_.of_real_columns:
+            if x.ndim > 2:
+                self._warn_of_variance(X)
             return x
         self._say("looks for outlying rows")
         if (absurd := has_all_variance(X)).any():  # beside them all others are equal

@@ -13,7 +13,7 @@ from scipy.sparse.linalg import LinearOperator, svds
 from facetvae.estimators.arrays import Reader, View, plain_table
 from facetvae.estimators.encoding import Encoding
 from ppl_models import MLP, DirichletMultinomial, Likelihood, Multinomial
-from ppl_models.given.frames import Form, is_frame
+from ppl_models.given.frames import Form, frame_like, is_frame, native_columns
 from ppl_models.given.sparse import SparseRows, is_sparse, sparse_rows
 from ppl_models.networks import Architecture
 
@@ -220,11 +220,25 @@ class CountsReader(Reader):
     def view(self, x: Any, encoding: Encoding) -> CountsView:
         return counts_view(x, self.num_batches)
 
+    def beyond(self, x: SparseRows) -> np.ndarray:  # type: ignore[override]
+        """Rows without a count, of which a likelihood given the total says nothing."""
+        return _apart(x, x.num_columns - (self.num_batches > 1))[0].sum(1) == 0
+
     def check_gaps(self, X: Any, encoding: Encoding, likelihood: Likelihood) -> None:
         self._check(X, likelihood)
 
     def returned(self, values: np.ndarray, like: Any = None) -> Any:
-        return csr_array(values) if self.sparse else super().returned(values, like)
+        if self.sparse:
+            return csr_array(values)
+        if self.form is not None and (values != np.round(values)).any():  # means of draws
+            return frame_like(self.form.empty, dict(zip(self.names, values.T, strict=True)))
+        return super().returned(values, like)
+
+    @property
+    def names(self) -> list[str]:
+        """Of a frame's columns."""
+        assert self.form is not None
+        return [name for name, _ in native_columns(self.form.empty)]
 
     def _check(self, X: Any, likelihood: Likelihood) -> None:
         """:raises ValueError: if a value is no count, or missing."""

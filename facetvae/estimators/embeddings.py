@@ -4,6 +4,7 @@ principal components; what is left is normal noise (probabilistic PCA; Tipping a
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from math import log, pi
 
@@ -19,6 +20,8 @@ from ppl_models import Likelihood, Normal
 # Fewest columns of embeddings, so that no ordinary table is taken for them, and how far from one
 # the length of a row may be: rounding to 16 bits moves it by less than a hundredth of this.
 FEWEST_COLUMNS, TOLERANCE = 32, 5e-3
+# Rows that are looked at first, and the share of rows of length one that is no chance.
+LOOKED_AT, NEARLY_ALL = 100, 0.9
 # Principal components that the model sees, and fewest rows for each.
 COMPONENTS, ROWS_PER_COMPONENT = 30, 20
 # Share of the first component's variance below which another is rounding.
@@ -37,8 +40,17 @@ def are_embeddings(X: np.ndarray) -> bool:
     is_float = X.dtype.kind == "f" and X.dtype.itemsize <= np.dtype(float).itemsize
     if not is_float or X.ndim != 2 or X.shape[1] < FEWEST_COLUMNS or not len(X):
         return False
-    # One row suffices to tell most tables.
-    return bool(of_length_one(X[:1]).all() and of_length_one(X).all())
+    # Some rows suffice to tell most tables.
+    if of_length_one(X[:LOOKED_AT]).mean() < NEARLY_ALL or (usual := of_length_one(X)).all():
+        return bool(of_length_one(X[:LOOKED_AT]).all())
+    if usual.mean() >= NEARLY_ALL:
+        warnings.warn(
+            f"rows {np.flatnonzero(~usual)[:5].tolist()} of X have not the length one, as nearly "
+            "all others have, and so X is read as a table: leave such rows out, and it is read as "
+            "embeddings",
+            stacklevel=5,
+        )
+    return False
 
 
 @dataclass(frozen=True)

@@ -153,4 +153,9 @@ def _groups(groups: Any, n: int) -> Tensor:
                 f"{unnamed[0]} has {names[unnamed[0]]!r}: convert it, or leave the row out"
             )
         groups = np.unique(names, return_inverse=True)[1]
+    elif names and np.ndim(groups) == 1 and (gaps := given("groups", groups).gaps).any():
+        raise ValueError(
+            f"groups has no value in row {int(gaps.argmax())}: give each row a group, or leave "
+            "rows without one out"
+        )
     return as_groups("groups", groups, n)

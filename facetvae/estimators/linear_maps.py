@@ -27,6 +27,8 @@ FIRST_RATE = 3.0
 DECODED, BENT, DECODER_STEPS = 2000, 500, 30
 # Cost of squared changes of a likelihood's own parameters, in nats a column.
 HELD = 1e-3
+# Deviation of the decoder's weights beforehand: with few rows, codes would want infinite ones.
+WEIGHT = 15.0
 
 
 @torch.no_grad()
@@ -145,6 +147,7 @@ def _fit_decoder(guide: FacetGuide, x: Tensor, z: Tensor) -> None:
         loss = model.likelihood.misfit(model.likelihood(linear(z, weight, bias), 1), x)
         for part, start in zip(own, first, strict=True):  # some are best at infinity
             loss = loss + HELD * (part - start).square().sum()
+        loss = loss + weight.square().sum() / (2 * WEIGHT**2 * len(x))
         if loss < best[0]:
             best = float(loss.detach()), [part.detach().clone() for part in parts]
         loss.backward()

@@ -287,7 +287,7 @@ ESTIMATORS = {
             grouped(groups=["a", None] * 15),
             "groups must be integers or strings, .* row 1 has None: convert it, or leave the row",
         ),
-        ("nan: groups", grouped(groups=[NAN] * 30), "groups must hold integers"),
+        ("nan: groups", grouped(groups=[0, NAN] * 15), "groups has no value in row 1: give each"),
         ("range: content_dim", grouped(content_dim=0), f"content_dim {COUNT}, got 0"),
         ("huge: style_dim", grouped(style_dim=HUGE), f"style_dim {MANY}"),
         (

@@ -249,6 +249,20 @@ def test_pictures_of_zeros_and_ones_are_no_columns() -> None:
     assert found.settings_["start"] == "NeighborStrategy"
 
 
+def test_a_decoder_of_few_answers_has_no_infinite_weights() -> None:
+    """Independent columns have a bound of -6.6 nats, at the shares of the ten columns; the sampled
+    shares have a standard error of 0.01 each.
+    """
+    rng = np.random.default_rng(1)
+    a, b = rng.integers(3, size=400), rng.integers(2, size=400)
+    clean = np.stack([*(a == k for k in (0, 1, 2, 0, 1, 2)), *[b == 1] * 4], 1)
+    x = np.where(rng.random(clean.shape) < 0.1, rng.random(clean.shape) < 0.5, clean).astype(float)
+    found = MultiFacetClustering(random_state=0).fit(x)
+    assert sorted(found.n_clusters_) == [2, 3]
+    assert -5 < found.score(x) < -3
+    np.testing.assert_allclose(found.sample(4000)[0].mean(0), x.mean(0), atol=0.08)
+
+
 def test_answers_that_do_not_depend_on_each_other_are_told() -> None:
     x = np.random.default_rng(0).random((200, 6)) < 0.4
     with pytest.warns(UserWarning, match="no column of X tells of another beyond chance") as told:

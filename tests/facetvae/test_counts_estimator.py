@@ -177,8 +177,17 @@ def test_a_dense_array_is_counts_if_the_likelihood_says_so() -> None:
     assert isinstance(found.sample(3)[0], np.ndarray)
     frame = pd.DataFrame(x, columns=[f"word {i}" for i in range(D)])
     found = estimator(likelihood=DirichletMultinomial()).fit(frame)
-    for returned in (found.sample(3)[0], found.impute(frame)):
+    means = found.sample(3, noise=False)[0]
+    for returned in (means, found.sample(3)[0], found.impute(frame)):
         pd.testing.assert_index_equal(returned.columns, frame.columns)
+    assert (means % 1 > 0).to_numpy().any(), "no whole numbers"
+
+
+def test_rows_without_a_count_are_left_out() -> None:
+    x = np.concatenate([drawn()[0], np.zeros((3, D), int)])
+    found = estimator().fit(sparse.csr_array(x))
+    np.testing.assert_array_equal(np.flatnonzero(found.outliers_), ROWS + np.arange(3))
+    assert found.n_clusters_ == fitted().n_clusters_
 
 
 @pytest.mark.parametrize(

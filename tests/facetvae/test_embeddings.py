@@ -48,6 +48,14 @@ def test_rows_normalized_in_16_bits_are_embeddings() -> None:
     assert of_length_one(x).all()
 
 
+def test_rows_of_another_length_among_embeddings_are_told() -> None:
+    x = unit_rows()
+    x[3] = 0
+    with pytest.warns(UserWarning, match=r"rows \[3\] of X have not the length one"):
+        assert type(reader_for(x, None, None)) is Reader
+
+
+@pytest.mark.filterwarnings("ignore:rows .* have not the length one")
 def test_other_data_are_not_embeddings() -> None:
     x = unit_rows()
     one_longer = np.concatenate([x, 1.01 * x[:1]])

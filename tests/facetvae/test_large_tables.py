@@ -141,6 +141,17 @@ def test_estimators_that_leave_no_row_out_tell_of_broken_records() -> None:
             fit()
 
 
+def test_images_of_other_units_are_told() -> None:
+    x = np.random.default_rng(0).integers(256, size=(60, 8, 8)).astype(np.uint8)
+    found = brief().fit(x)
+    with pytest.warns(UserWarning, match="values up to 1, and the training data had 8 bits"):
+        found.predict(x / 255.0)
+    broken = x / 255.0
+    broken[5, 2, 2] = 1e6
+    with pytest.warns(UserWarning, match=r"rows \[5\] of X have nearly all"):
+        brief().fit(broken)
+
+
 def test_frames_whose_columns_or_rows_change_places_are_refused() -> None:
     x, (label, _) = drawn(300, 4)
     frame = pd.DataFrame(x)

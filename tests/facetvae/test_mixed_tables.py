@@ -152,6 +152,8 @@ def test_an_absurd_entry_makes_no_cluster_and_changes_no_likelihood() -> None:
     assert scale[0].partition(".")[0] == scale[1].partition(".")[0]
     assert found.settings_["columns"]["visits"].startswith("NegativeBinomial")
     assert adjusted_rand_score(label[8:], found.labels_[8:, 0]) > 0.95
+    found.partial_fit(wrong)
+    np.testing.assert_array_equal(np.flatnonzero(found.outliers_), [0, 1, 2, 3, 4, 7])
     wrong.loc[:4, "visits"] = -(10**9)
     assert frame_reader(wrong, {}).settings()["columns"]["visits"].startswith("Normal(scale=1.")
     wrong.loc[:20, "visits"] = 10**9
