@@ -80,14 +80,7 @@ PAGES: dict[str, tuple[str, list[str]]] = {
         ],
     ),
     "objectives": ("Objectives", ["inference.objectives.loss", "inference.objectives"]),
-    "measuring": (
-        "Measuring",
-        [
-            "inference.evaluation",
-            "inference.metrics",
-            "inference.figures",
-        ],
-    ),
+    "measuring": ("Measuring", ["inference.evaluation", "inference.metrics", "inference.figures"]),
     "inside": ("What else there is", list(PACKAGES)),
 }
 

@@ -26,13 +26,7 @@ from ppl_models.given.checks import check_count, check_kind, check_path, number
 # What PyTorch's scheduler remembers beside its settings.
 PLATEAU = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")
 
-__all__ = [
-    "Draw",
-    "Evaluate",
-    "JSONLines",
-    "ReduceOnPlateau",
-    "StopEarly",
-]
+__all__ = ["Draw", "Evaluate", "JSONLines", "ReduceOnPlateau", "StopEarly"]
 
 
 class _EveryEpochs:

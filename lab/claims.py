@@ -11,16 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.records import (
-    PLACEHOLDER,
-    ROOT,
-    Record,
-    RecordError,
-    build,
-    fill,
-    markdown_table,
-    parse,
-)
+from lab.records import PLACEHOLDER, ROOT, Record, RecordError, build, fill, markdown_table, parse
 
 VERDICTS = {
     "agrees": "what the paper says is found here",

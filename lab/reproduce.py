@@ -31,16 +31,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lab.records import (
-    ROOT,
-    Figure,
-    Record,
-    RecordError,
-    Shared,
-    load_all,
-    load_shared,
-    round_to,
-)
+from lab.records import ROOT, Figure, Record, RecordError, Shared, load_all, load_shared, round_to
 from lab.run_lines import described_by
 
 STDOUT = "stdout.txt"

@@ -485,10 +485,7 @@ SUITABLE: list[tuple[str | None, set[str], list[Callable[[], FacetGuide]]]] = [
     (
         "enumerates its clusters",
         FREELY_ENUMERATED,
-        [
-            *(neighbors_network, network_enumerated, network_conditional_two_draws),
-            vlac_enumerated,
-        ],
+        [*(neighbors_network, network_enumerated, network_conditional_two_draws), vlac_enumerated],
     ),
     (
         "draws relaxed clusters",

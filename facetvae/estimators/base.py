@@ -217,11 +217,8 @@ class FacetEstimator(BaseEstimator):
                 f"{self.encoding_.x_shape}"
             )
         self.reader_.check_gaps(X, self.encoding_, self.runner_.model.likelihood)
-        if (
-            self.encoding_.values == "8-bit"
-            and X.dtype.kind == "f"
-            and np.fmax.reduce(X, None) <= 1
-        ):
+        floats = self.encoding_.values == "8-bit" and X.dtype.kind == "f"
+        if floats and np.fmax.reduce(X, None) <= 1:
             warnings.warn(
                 "X has values up to 1, and the training data had 8 bits, values up to 255: give it "
                 "in the same units",

@@ -444,9 +444,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         rows = self._later_data(X)
         x = self.encoding_.encode(rows)
         guide, name = self._precise(), self.facet_names_[j]
-        log_joint = in_parts(lambda part: log_joints(guide, part)[name], x)[
-            :, : self.n_clusters_[j]
-        ]
+        K = self.n_clusters_[j]
+        log_joint = in_parts(lambda part: log_joints(guide, part)[name][:, :K], x)
         p, stability = softmax(log_joint, -1), self.stability_[j]
         clusters = FacetClusters(name, p, log_joint, self._to_mark(x), stability)
         shown = self.reader_.shown(X, rows, getattr(self, "feature_names_in_", None))

@@ -365,9 +365,8 @@ def _by_kind(given: Given, coded: bool) -> tuple[Column, Likelihood]:
     # Counts vary at least as much as a Poisson variable; other whole numbers are numbers.
     if whole and there.min() >= 0 and are_counts(usual):
         return Column(name, whole), NegativeBinomial()
-    return Column(name, whole), LogNormal() if there.min() > 0 and is_multiplied(
-        usual
-    ) else Normal()
+    multiplied = there.min() > 0 and is_multiplied(usual)
+    return Column(name, whole), LogNormal() if multiplied else Normal()
 
 
 def _words(given: Given, coded: bool) -> tuple[str, ...]:

@@ -19,12 +19,7 @@ from facetvae.estimators.defaults import Lengths, epochs_of
 from facetvae.estimators.encoding import FEWEST_PIXELS
 from facetvae.estimators.facets import REST, facet_names, number_of_facets
 from facetvae.estimators.linear_maps import best_variances, fit_networks, set_linear, set_widths
-from facetvae.estimators.training import (
-    STEPS_PER_LOOK,
-    StopConverged,
-    check_trained,
-    warn_if_long,
-)
+from facetvae.estimators.training import STEPS_PER_LOOK, StopConverged, check_trained, warn_if_long
 from facetvae.table_rules.column_views import (
     MAX_ROWS,
     ColumnViews,
@@ -39,13 +34,7 @@ from facetvae.table_rules.known import labeled_first, shared_with
 from facetvae.table_rules.merging import ClusterCount, likeliest_number, merged_number
 from facetvae.table_rules.rows import MANY, has_missing, in_parts, some_rows
 from facetvae.table_rules.subspaces import Subspaces, curvature_p_value, independent_subspaces
-from facetvae.table_rules.sums import (
-    MOST_FACETS,
-    FacetSum,
-    agreeing,
-    enough,
-    facets_that_add_up,
-)
+from facetvae.table_rules.sums import MOST_FACETS, FacetSum, agreeing, enough, facets_that_add_up
 from guides import FacetGuide, VaDEGuide
 from inference.initialization.mixtures import fit_mixtures
 from inference.initialization.neighbors import neighbor_clusters

@@ -39,10 +39,7 @@ class Outliers:
     """
 
     def __init__(
-        self,
-        x: np.ndarray,
-        usual: np.ndarray | None = None,
-        shared: Sequence[int] = (),
+        self, x: np.ndarray, usual: np.ndarray | None = None, shared: Sequence[int] = ()
     ) -> None:
         usual = np.arange(len(x)) if usual is None else usual
         rows, copies = np.unique(_flat(x[_some(usual, shared)]), axis=0, return_counts=True)

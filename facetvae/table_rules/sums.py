@@ -21,13 +21,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
 
 from facetvae.table_rules.grids import grid_of, shared_information
-from facetvae.table_rules.known import (
-    allowed,
-    labeled_first,
-    shared_with,
-    starts_of,
-    sureness,
-)
+from facetvae.table_rules.known import allowed, labeled_first, shared_with, starts_of, sureness
 from facetvae.table_rules.merging import on_one_thread
 from facetvae.table_rules.rows import some_rows
 from facetvae.table_rules.subspaces import Subspaces

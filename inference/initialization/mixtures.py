@@ -244,10 +244,7 @@ def standard_normal_priors(
 
 
 def _teach_clusters(
-    guide: NetworkGuide,
-    rows: Observed,
-    facets: Collection[str],
-    seed: int,
+    guide: NetworkGuide, rows: Observed, facets: Collection[str], seed: int
 ) -> None:
     """Train the network's q(c given x) on the responsibilities of new mixtures at the posterior
     mean of z.

@@ -93,11 +93,7 @@ def heavy(seed: int) -> Labelings:
     return replace(drawn, x=x, sources=sources)
 
 
-SHAPES: dict[str, Callable[[int], Labelings]] = {
-    "linear": linear,
-    "curved": curved,
-    "heavy": heavy,
-}
+SHAPES: dict[str, Callable[[int], Labelings]] = {"linear": linear, "curved": curved, "heavy": heavy}
 
 
 NONE: dict[str, Callable[[np.random.Generator, int, int], np.ndarray]] = {

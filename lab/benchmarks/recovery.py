@@ -219,11 +219,7 @@ def main(argv: list[str] | None = None) -> None:
     every = [*FLOORS, *MODELS]
     parser.add_argument("--models", nargs="+", choices=every, default=every)
     parser.add_argument(
-        "--mixings",
-        nargs=2,
-        type=int,
-        default=[0, 20],
-        help="the first, and one after the last",
+        "--mixings", nargs=2, type=int, default=[0, 20], help="the first, and one after the last"
     )
     parser.add_argument("--per-segment", nargs="+", type=int, default=[1000], help="rows")
     parser.add_argument("--seeds", type=int, default=3, help="of each model on each data set")

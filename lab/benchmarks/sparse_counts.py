@@ -97,10 +97,7 @@ def _known(x: csr_array, log_p: np.ndarray, batch: np.ndarray) -> dict[str, np.n
     """The most probable clusters of each labeling, the other one summed out."""
     joint = np.stack([x @ each.reshape(-1, x.shape[1]).T for each in log_p])
     joint = joint[batch, np.arange(x.shape[0])].reshape(-1, *CLUSTERS)
-    return {
-        "first": logsumexp(joint, 2).argmax(1),
-        "second": logsumexp(joint, 1).argmax(1),
-    }
+    return {"first": logsumexp(joint, 2).argmax(1), "second": logsumexp(joint, 1).argmax(1)}
 
 
 def measure(rows: int, columns: int, kind: str, seed: int) -> dict[str, dict[str, float]]:

@@ -32,14 +32,7 @@ from elbocheck import importance_weighted_bounds
 from pyro.infer import ELBO
 from torch.nn.init import xavier_uniform_
 
-from guides import (
-    Diagonal,
-    Family,
-    FullCovariance,
-    InverseAutoregressive,
-    MarginalGuide,
-    Refined,
-)
+from guides import Diagonal, Family, FullCovariance, InverseAutoregressive, MarginalGuide, Refined
 from inference import ImportanceWeighted_ELBO, SVIRunner, elbo, fit_mixtures
 from inference.callbacks import Evaluate
 from inference.evaluation import log_importance_weights

@@ -31,9 +31,7 @@ STEPS, DRAWS, MOST = 9, 10, 3000
 
 
 def class_traversals(
-    guide: FacetGuide,
-    dimension: int | Sequence[int] = 0,
-    image_shape: Sequence[int] | None = None,
+    guide: FacetGuide, dimension: int | Sequence[int] = 0, image_shape: Sequence[int] | None = None
 ) -> Figure:
     """One latent of each class's own block from -3 to 3, all others at 0: one class per row (Fig.
     1, 6).

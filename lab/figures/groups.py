@@ -73,10 +73,7 @@ def latent_interpolation(
 
 
 def group_generations(
-    guide: GroupedGuide,
-    x: ArrayLike,
-    group: ArrayLike,
-    image_shape: Sequence[int] | None = None,
+    guide: GroupedGuide, x: ArrayLike, group: ArrayLike, image_shape: Sequence[int] | None = None
 ) -> Figure:
     """Some members of each group, then draws with its content and styles from the prior (Fig. 5a).
 

@@ -37,13 +37,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from facetvae.datasets import Dataset
-from guides import (
-    CodebookGuide,
-    ConditionalGuide,
-    FacetGuide,
-    MarginalGuide,
-    PointGuide,
-)
+from guides import CodebookGuide, ConditionalGuide, FacetGuide, MarginalGuide, PointGuide
 from inference import SVIRunner
 from inference.callbacks import JSONLines, ReduceOnPlateau
 from inference.metrics import held_out_correlation
@@ -336,10 +330,7 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     parser = build_parser(__doc__, "identifiability_images")
     parser.add_argument("--dataset", choices=DATASETS, default="mnist")
     parser.add_argument(
-        "--models",
-        nargs="+",
-        choices=list(MODELS),
-        help="default: the protocol's two",
+        "--models", nargs="+", choices=list(MODELS), help="default: the protocol's two"
     )
     parser.add_argument(
         "--protocol",

@@ -392,10 +392,7 @@ def main(argv: list[str] | None = None) -> None:
         precision=settings.precision,
         optimizer=rates(guide, settings),
     )
-    callbacks = [
-        watch_labels(seen, factor, settings, args.seed),
-        JSONLines(out / "metrics.jsonl"),
-    ]
+    callbacks = [watch_labels(seen, factor, settings, args.seed), JSONLines(out / "metrics.jsonl")]
     runner.fit(
         seen.train,
         settings.epochs,

@@ -95,10 +95,7 @@ NETWORKS: dict[str, Callable[[Settings], Architecture]] = {
     "shared": lambda s: SharedMLP(s.widths, init=s.init),
     "convolutional": lambda s: ConvLadder(s.widths, init=s.init, rungs=(len(s.widths) - 1,)),
 }
-LOSSES: dict[str, Callable[[VaDE], FacetGuide]] = {
-    "primary": VaDEGuide,
-    "alternate": MarginalGuide,
-}
+LOSSES: dict[str, Callable[[VaDE], FacetGuide]] = {"primary": VaDEGuide, "alternate": MarginalGuide}
 
 
 def build(data: Dataset, settings: Settings) -> FacetGuide:

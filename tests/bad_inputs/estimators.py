@@ -273,7 +273,7 @@ ESTIMATORS = {
                 table(), np.ma.array(np.arange(30) % 2, mask=True)
             ),
             "y has no known label",
-        ),
+        )
     ],
     "ContentStyleTransformer.fit": [
         ("shape: groups", grouped(groups=[0, 1]), "groups has shape"),

@@ -18,18 +18,9 @@ from inference.metrics import (
     probe_accuracy,
 )
 from tests import catalog
-from tests.bad_inputs.shared import (
-    COUNT,
-    LABEL,
-    NAN,
-    TENSOR,
-    X,
-    Z,
-    facet,
-    guide,
-    holed,
-    ladder,
-)
+from tests.bad_inputs.shared import COUNT, LABEL, NAN, TENSOR, X, Z, facet, guide, holed, ladder
+
+HALVES = np.repeat([[1.0, 2], [3, 5]], 4, 0)
 
 
 def describing(X: Any = None, metadata: Any = None, n: int = 6, **options: Any) -> Any:
@@ -104,10 +95,10 @@ METRICS = {
         ),
     ],
     "cluster_map": [
-        ("shape: table", lambda: cluster_map([[0, 1]], [[0, 1]]), r"vectors of one length, got"),
+        ("shape: table", lambda: cluster_map([[0, 1]], [[0, 1]]), r"vectors of one length, got")
     ],
     "clustering_scores": [
-        ("type: None", lambda: clustering_scores(None, [0]), r"got shapes \(\) and \(1,\)"),
+        ("type: None", lambda: clustering_scores(None, [0]), r"got shapes \(\) and \(1,\)")
     ],
     "probe_accuracy": [
         (
@@ -145,6 +136,13 @@ METRICS = {
             "fewer than 3",
         ),
         ("empty: no data", lambda: held_out_correlation(Z[:0], Z[:0]), r"N >= 2, got \(0, 2\)"),
+        (
+            "shape: to align",
+            lambda: held_out_correlation(*np.random.default_rng(0).random((2, 19, 5)), align=True),
+            "19 data are too few to align 5 coordinates: give 20 or more",
+        ),
+        ("range: constant", lambda: held_out_correlation(HALVES, Z), "and no constant source"),
+        ("nan: sources", lambda: held_out_correlation(Z * NAN, Z), "hold NaN or infinity"),
     ],
 }
 

@@ -73,7 +73,7 @@ EXAMPLES = {
         ),
     ],
     "yale_faces": [
-        ("missing: folder", On(data.yale_faces), "no faces in .*Yale", FileNotFoundError),
+        ("missing: folder", On(data.yale_faces), "no faces in .*Yale", FileNotFoundError)
     ],
     "folders": [
         (
@@ -103,14 +103,14 @@ EXAMPLES = {
     ],
     "some_rows": [("range: rows", lambda: some_rows(data.digits(), -1), f"rows {COUNT}, got -1")],
     "colored": [
-        ("range: num_hues", lambda: data.colored(data.digits(), "c", 0), f"num_hues {COUNT}"),
+        ("range: num_hues", lambda: data.colored(data.digits(), "c", 0), f"num_hues {COUNT}")
     ],
     "check_schedule": [
         (
             "misfit: run",
             lambda: check_schedule(WarmUp(10**6), guide().model, data.digits(), 1, 64),
             "warm-up would end at step 1000000, but the run has 23",
-        ),
+        )
     ],
     "vade.parse": flags_of(
         vade,
@@ -154,6 +154,6 @@ EXAMPLES = {
             On(lambda run: once(run / "results.json", {}, dict), write("results.json", "[1]")),
             "results.json is damaged, or of another program .it must hold settings, got list",
             SystemExit,
-        ),
+        )
     ],
 }

@@ -64,7 +64,7 @@ FIGURES = {
             "nan: temperature",
             lambda: cluster_samples(guide(), X, "digit", SHAPE, temperature=NAN),
             "at least 0, got nan",
-        ),
+        )
     ],
     "facet_draws": [
         ("unknown: facet", lambda: facet_draws(guide(), X, "hue", SHAPE), "unknown facet 'hue'"),
@@ -89,14 +89,14 @@ FIGURES = {
         ),
     ],
     "Explorer.about": [
-        ("misfit: no clusters", lambda: Explorer(vae(), X).about("layer_1"), "has no clusters:"),
+        ("misfit: no clusters", lambda: Explorer(vae(), X).about("layer_1"), "has no clusters:")
     ],
     "Explorer.swaps": [
         ("unknown: facet", lambda: explorer().swaps("hue", 0, 1), "unknown facet 'hue'"),
         ("range: row", lambda: explorer().swaps("digit", 0, len(X)), "there are the inputs 0 to"),
     ],
     "Explorer.axes": [
-        ("range: row", lambda: explorer().axes("digit", -1), "there are the inputs 0 to"),
+        ("range: row", lambda: explorer().axes("digit", -1), "there are the inputs 0 to")
     ],
     "Explorer.moved": [
         ("type: row", lambda: explorer().moved("digit", 1.5, {}), "there are the inputs 0 to"),
@@ -134,7 +134,7 @@ FIGURES = {
         ("range: columns", lambda: columns_figure([described()], 0), f"columns {COUNT}, got 0"),
     ],
     "training_curves": [
-        ("empty: history", lambda: training_curves([], ["digit"]), "the history is empty: fit"),
+        ("empty: history", lambda: training_curves([], ["digit"]), "the history is empty: fit")
     ],
     "save_figures": [
         ("type: guide", at("figures", saved(runner)), "guide must be a guide"),

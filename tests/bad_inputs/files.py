@@ -236,7 +236,7 @@ LOADING = {
             at("config.json", TAKES_PATH["SVIRunner.save"]),
             "config.json",
             FileExistsError,
-        ),
+        )
     ],
 }
 
@@ -316,6 +316,6 @@ RESUMING = {
         ("type: resume", lambda: Checkpoints("new", resume="yes"), "resume must be True or False"),
     ],
     "Checkpoints.check": [
-        ("misfit: not resumed", at("checkpoints", Checkpoints), "resume it with resume=True"),
+        ("misfit: not resumed", at("checkpoints", Checkpoints), "resume it with resume=True")
     ],
 }

@@ -98,7 +98,7 @@ GUIDES = {
         ),
     ],
     "MarginalGuide": [
-        ("type: num_samples", lambda: MarginalGuide(facet(), 2.0), f"num_samples {COUNT}, got 2.0"),
+        ("type: num_samples", lambda: MarginalGuide(facet(), 2.0), f"num_samples {COUNT}, got 2.0")
     ],
     "AmortizedGuide": [
         (
@@ -152,7 +152,7 @@ GUIDES = {
         ),
     ],
     "CodebookGuide.codes": [
-        ("shape: x", lambda: codes().codes(np.zeros((2, 64))), r"for example x.reshape\(len\(x\)"),
+        ("shape: x", lambda: codes().codes(np.zeros((2, 64))), r"for example x.reshape\(len\(x\)")
     ],
     "PointGuide": [
         ("misfit: model", lambda: PointGuide(facet()), "PointGuide is for facets without clusters"),
@@ -229,16 +229,16 @@ GUIDES = {
     ],
     "FacetGuide.observed": [("shape: x", lambda: guide().observed(X[0], {}), r"x has shape \[6\]")],
     "FacetGuide.posterior": [
-        ("huge: x", lambda: real().posterior(holed(1e300)), "beyond what torch.float32"),
+        ("huge: x", lambda: real().posterior(holed(1e300)), "beyond what torch.float32")
     ],
     "FacetGuide.reconstruct": [
-        ("nan: x", lambda: guide().reconstruct(holed(NAN)), "NaN or infinite"),
+        ("nan: x", lambda: guide().reconstruct(holed(NAN)), "NaN or infinite")
     ],
     "FacetGuide.predict_proba": [
-        ("type: known", lambda: nvae().predict_proba(X, label=LABEL, known=LABEL), "5 booleans"),
+        ("type: known", lambda: nvae().predict_proba(X, label=LABEL, known=LABEL), "5 booleans")
     ],
     "FacetGuide.predict": [
-        ("range: label", lambda: nvae().predict(X, label=LABEL - 2), "or -1 where unknown"),
+        ("range: label", lambda: nvae().predict(X, label=LABEL - 2), "or -1 where unknown")
     ],
 }
 

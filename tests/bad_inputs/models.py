@@ -155,18 +155,18 @@ PRIORS = {
             "shape: z",
             lambda: mixture().log_prob(np.zeros((5, 1))),
             r"z has shape \[5, 1\], .* \[..., 2\]",
-        ),
+        )
     ],
     "Mixture.set_weights": [
         (
             "shape: weights",
             lambda: mixture().set_weights(torch.ones(2)),
             r"\[2\], but \[3\] is needed",
-        ),
+        )
     ],
     "StandardNormal": [("range: dim 0", lambda: StandardNormal(0), f"dim {COUNT}, got 0")],
     "StandardNormal.log_joint": [
-        ("shape: z", lambda: StandardNormal(2).log_joint(np.zeros((5, 3))), r"\[5, 3\], but"),
+        ("shape: z", lambda: StandardNormal(2).log_joint(np.zeros((5, 3))), r"\[5, 3\], but")
     ],
     "VampPrior": [
         ("range: K 0", lambda: VampPrior(0, 2, (D,)), f"num_components {COUNT}, got 0"),
@@ -179,7 +179,7 @@ PRIORS = {
             "shape: other data",
             lambda: VaDEGuide(facet(VampPrior(2, 2, (5,)))),
             r"built for data of shape \(5,\)",
-        ),
+        )
     ],
     "Flat": [("range: dim 0", lambda: Flat(0), f"dim {COUNT}, got 0")],
     "Flat.sample": [("misfit: no draws", lambda: Flat(2).sample(1), "a flat prior has no draws")],
@@ -188,7 +188,7 @@ PRIORS = {
         ("type: code_dim", lambda: Codebook(3, 1.5, 4), f"code_dim {COUNT}, got 1.5"),
     ],
     "Codebook.sample": [
-        ("range: code", lambda: Codebook(3, 2, 4).sample(1, 3), "components 0 to 2, got cluster=3"),
+        ("range: code", lambda: Codebook(3, 2, 4).sample(1, 3), "components 0 to 2, got cluster=3")
     ],
     "ClassBlocks": [("range: block_dim", lambda: ClassBlocks(3, 0), f"block_dim {COUNT}, got 0")],
     "ConditionalNormal": [
@@ -196,10 +196,10 @@ PRIORS = {
         ("type: label_dim", lambda: ConditionalNormal("u", 2), f"label_dim {COUNT}, got 'u'"),
     ],
     "ConditionalNormal.latent": [
-        ("missing: u", lambda: ConditionalNormal(2, 2).latent(), "needs it: latent"),
+        ("missing: u", lambda: ConditionalNormal(2, 2).latent(), "needs it: latent")
     ],
     "ConditionalNormal.log_joint": [
-        ("misfit: no u", lambda: ConditionalNormal(2, 2).log_joint(Z), "z has no density under"),
+        ("misfit: no u", lambda: ConditionalNormal(2, 2).log_joint(Z), "z has no density under")
     ],
     "DirichletWeights": [
         ("range: num_data", lambda: DirichletWeights(0), f"num_data {COUNT}, got 0"),
@@ -303,31 +303,31 @@ LIKELIHOODS = {
             "shape: no column",
             lambda: Multinomial(2, 3).output_shape((1,)),
             r"Multinomial describes rows of columns, and x_shape is \(1,\)",
-        ),
+        )
     ],
     "Multinomial.check": [
-        ("type: broken count", lambda: Multinomial().check(torch.tensor([0.5])), "needs counts"),
+        ("type: broken count", lambda: Multinomial().check(torch.tensor([0.5])), "needs counts")
     ],
     "Multinomial.check_sparse": [
         (
             "range: negative count",
             lambda: Multinomial().check_sparse(sparse_rows(torch.tensor([[-1.0]]).to_sparse_coo())),
             "values such as -1, but Multinomial needs counts",
-        ),
+        )
     ],
     "Likelihood.check_sparse": [
         (
             "range: negative count",
             lambda: Poisson().check_sparse(sparse_rows(torch.tensor([[-1.0]]).to_sparse_coo())),
             "values such as -1, but Poisson needs counts",
-        ),
+        )
     ],
     "SparseRows": [
         (
             "shape: three axes",
             lambda: sparse_rows(torch.zeros(2, 3, 4).to_sparse_coo()),
             r"x is sparse and has shape \[2, 3, 4\], but \[N, D\] is needed",
-        ),
+        )
     ],
     "Categorical": [
         ("range: one", lambda: Categorical(1), "num_categories must be at least 2, got 1"),
@@ -377,7 +377,7 @@ LIKELIHOODS = {
             "range: code",
             lambda: two_columns().check(torch.tensor([[1.0, 2.0], [NAN, 5.0]])),
             r"column 'city': x has values such as 5, but Categorical\(3\)",
-        ),
+        )
     ],
     "Bernoulli": [
         ("range: threshold", lambda: Bernoulli(1.0), r"threshold must be within \[0, 1\), got 1.0"),
@@ -389,10 +389,10 @@ LIKELIHOODS = {
             "range: x",
             lambda: embed(ContinuousBernoulli(), holed(2.0)),
             "ContinuousBernoulli .* needs",
-        ),
+        )
     ],
     "HeteroscedasticNormal": [
-        ("range: bound", lambda: HeteroscedasticNormal(0), "must be a positive number, got 0"),
+        ("range: bound", lambda: HeteroscedasticNormal(0), "must be a positive number, got 0")
     ],
     "Incomplete": [
         ("type: no likelihood", lambda: Incomplete(0.3), "likelihood must be a likelihood, such"),
@@ -415,7 +415,7 @@ LIKELIHOODS = {
         ("misfit: x", lambda: embed(DiscretizedLogistic(), X), "not multiples of 1/255"),
     ],
     "Likelihood.check": [
-        ("range: x", lambda: Bernoulli().check(torch.tensor([2.0])), r"needs \[0.0, 1.0\]"),
+        ("range: x", lambda: Bernoulli().check(torch.tensor([2.0])), r"needs \[0.0, 1.0\]")
     ],
 }
 
@@ -559,7 +559,7 @@ MODELS = {
         ),
     ],
     "FacetModel.prior": [
-        ("unknown: facet", lambda: guide().model.prior("hue"), r"this model has \['style'"),
+        ("unknown: facet", lambda: guide().model.prior("hue"), r"this model has \['style'")
     ],
     "FacetModel.generate": [
         ("unknown: facet", generated(1, "color", 0), "unknown facet 'color'"),
@@ -572,14 +572,14 @@ MODELS = {
         ("misfit: label", lambda: nvae().model.generate(1, "class", 0, label=[2]), "both choose"),
     ],
     "VaDE": [
-        ("type: prior", lambda: VaDE((D,), StandardNormal(2)), "prior must be a mixture, such as"),
+        ("type: prior", lambda: VaDE((D,), StandardNormal(2)), "prior must be a mixture, such as")
     ],
     "VLAC": [
         ("shape: layers", lambda: VLAC((D,), [2, 3], [1]), r"must be equally many, got \(2, 3\)"),
         ("type: numbers", lambda: VLAC((D,), 3, 2), r"must be a sequence .* such as \(1, 5, 50"),
     ],
     "VLAE": [
-        ("type: dims", lambda: VLAE((D,), 3), "dims must be a sequence of integers, .* got 3"),
+        ("type: dims", lambda: VLAE((D,), 3), "dims must be a sequence of integers, .* got 3")
     ],
     "GMDGM": [("range: dim", lambda: GMDGM((D,), 3, 0), f"each of dims {COUNT}, got 0")],
     "VAE": [("range: dim", lambda: VAE((D,), 0), f"each of dims {COUNT}, got 0")],
@@ -609,7 +609,7 @@ MODELS = {
         ),
     ],
     "Autoencoder": [
-        ("type: code_dim", lambda: Autoencoder((1, 8, 8), "3"), f"code_dim {COUNT}, got '3'"),
+        ("type: code_dim", lambda: Autoencoder((1, 8, 8), "3"), f"code_dim {COUNT}, got '3'")
     ],
     "ScaleSites": [
         ("type: scales", lambda: ScaleSites(0.5), "scales must be factors by site, such as"),

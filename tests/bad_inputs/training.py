@@ -49,13 +49,7 @@ from inference import (
     warm_start,
 )
 from inference.callbacks import Draw, Evaluate, JSONLines, ReduceOnPlateau, StopEarly
-from ppl_models import (
-    MFCVAE,
-    FacetModel,
-    GaussianMixture,
-    GMMFlow,
-    SharedMLP,
-)
+from ppl_models import MFCVAE, FacetModel, GaussianMixture, GMMFlow, SharedMLP
 from tests.bad_inputs.models import neighborly
 from tests.bad_inputs.shared import (
     COUNT,
@@ -134,7 +128,7 @@ OBJECTIVES = {
             "range: plates",
             lambda: GuideEnum_ELBO(max_plate_nesting=0),
             f"max_plate_nesting {COUNT}, got 0",
-        ),
+        )
     ],
     "MeanField_ELBO": [
         (
@@ -153,17 +147,17 @@ OBJECTIVES = {
             "misfit: guide",
             scored_by(MeanFieldEnum_ELBO),
             "which MeanFieldEnum_ELBO would score wrongly",
-        ),
+        )
     ],
     "ScoreFunction_ELBO": [
         (
             "misfit: guide",
             scored_by(ScoreFunction_ELBO),
             "which ScoreFunction_ELBO would score wrongly",
-        ),
+        )
     ],
     "ImportanceWeighted_ELBO": [
-        ("range: draws", lambda: ImportanceWeighted_ELBO(0), f"num_draws {COUNT}, got 0"),
+        ("range: draws", lambda: ImportanceWeighted_ELBO(0), f"num_draws {COUNT}, got 0")
     ],
 }
 
@@ -268,7 +262,7 @@ RUNS = {
             "misfit: groups",
             lambda: fit(mlvae, group=LABEL, batches=Rows()),
             r"use batches=Groups\(\)",
-        ),
+        )
     ],
     "Groups": [
         ("missing: group", lambda: fit(batches=Groups()), "none were given: leave batches= out"),
@@ -402,14 +396,14 @@ RUNS = {
         ("huge: K", lambda: graph().clusters(len(X)), "num_clusters=.* is too many"),
     ],
     "NeighborGraph.counts_for": [
-        ("shape: x", lambda: graph().counts_for(X[:, :2], np.eye(5)), "are not other forms"),
+        ("shape: x", lambda: graph().counts_for(X[:, :2], np.eye(5)), "are not other forms")
     ],
     "image_graph": [
         ("shape: x", lambda: image_graph(X, 2), "reshape rows of pixels"),
         ("range: num_neighbors", lambda: image_graph(PICTURES, 0), f"num_neighbors {COUNT}"),
     ],
     "oriented_gradients": [
-        ("shape: x", lambda: oriented_gradients(X), r"\[N, H, W\] or \[N, C, H, W\] is needed"),
+        ("shape: x", lambda: oriented_gradients(X), r"\[N, H, W\] or \[N, C, H, W\] is needed")
     ],
     "image_variants": [("shape: x", lambda: list(image_variants(X)), "reshape rows of pixels")],
     "random_affine": [("shape: x", lambda: random_affine(X), "reshape rows of pixels")],
@@ -440,7 +434,7 @@ RUNS = {
             "misfit: prior",
             lambda: cluster_posterior(guide(), X, graph()),
             "neighbors need a facet with a NeighborMixture",
-        ),
+        )
     ],
     "warm_start": [
         ("type: runner", lambda: warm_start(guide(), X, 1), "runner must be an SVIRunner, got"),

@@ -191,12 +191,7 @@ def test_rows_without_a_count_are_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"likelihood": NegativeBinomial()},
-        {"network": MLPLadder((16, 16))},
-        {},
-    ],
+    "options", [{"likelihood": NegativeBinomial()}, {"network": MLPLadder((16, 16))}, {}]
 )
 def test_other_settings_take_sparse_counts_too(options: dict[str, Any]) -> None:
     matrix = sparse.csr_array(drawn()[0])

@@ -1233,9 +1233,7 @@ def test_the_first_part_of_data_is_fitted_to() -> None:
     assert found.partial_fit(columns()).labels_.shape == (60, 2)
 
 
-def test_the_deepest_facet_of_images_starts_from_neighbors(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_deepest_facet_of_images_starts_from_neighbors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three kinds of bars: neighbors tell them, and their number is theirs."""
     rng = np.random.default_rng(0)
     kind = rng.integers(3, size=300)

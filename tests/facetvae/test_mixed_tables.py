@@ -419,10 +419,7 @@ def test_other_tables_than_the_training_data_are_refused() -> None:
     for other, message in (
         (given.drop(columns="age"), r"X lacks the columns \['age'\]: add or rename them"),
         (given.assign(more=1.0), r"X has the columns \['more'\], which .* had not: drop them"),
-        (
-            given.rename(columns={"age": "years"}),
-            r"lacks .*'age'.*: add or rename them",
-        ),
+        (given.rename(columns={"age": "years"}), r"lacks .*'age'.*: add or rename them"),
         (given.assign(age="old"), "column 'age' held numbers in the training data, but now"),
         (given.assign(age=np.inf), "infinity"),
         (given.assign(city=3), "column 'city' has the category 3, but the training data had"),

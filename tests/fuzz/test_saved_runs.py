@@ -43,11 +43,7 @@ def runner() -> SVIRunner:
 
 
 def fit(folder: Path, resume: bool, epochs: int) -> SVIRunner:
-    callbacks = [
-        Evaluate(lambda run: {"one": 1.0}),
-        StopEarly("elbo", 5),
-        ReduceOnPlateau(0.5, 1),
-    ]
+    callbacks = [Evaluate(lambda run: {"one": 1.0}), StopEarly("elbo", 5), ReduceOnPlateau(0.5, 1)]
     checkpoints = Checkpoints(folder, epochs=None if resume else 1, resume=resume)
     return runner().fit(X, epochs, callbacks=callbacks, checkpoints=checkpoints, **SIZES)
 

@@ -230,22 +230,3 @@ def test_correlation_is_the_same_in_any_unit(size: float) -> None:
     latents = sources + noise
     found = mean_correlation(size * sources, latents / size)
     assert found == pytest.approx(mean_correlation(sources, latents))
-
-
-def test_too_few_data_to_align_are_refused() -> None:
-    with pytest.raises(
-        ValueError, match="19 data are too few to align 5 coordinates: give 20 or more"
-    ):
-        held_out_correlation(*np.random.default_rng(0).normal(size=(2, 19, 5)), align=True)
-
-
-@pytest.mark.parametrize(
-    ("sources", "words"),
-    [
-        (np.repeat([[1.0, 2], [3, 5]], 4, 0), "and no constant source"),
-        (np.full((8, 2), np.nan), "hold NaN or infinity"),
-    ],
-)
-def test_halves_that_say_nothing_are_refused(sources: np.ndarray, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        held_out_correlation(sources, np.random.default_rng(0).normal(size=sources.shape))

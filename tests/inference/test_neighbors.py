@@ -15,13 +15,7 @@ from sklearn.metrics import adjusted_rand_score
 from sklearn.neighbors import NearestNeighbors
 
 from guides import VaDEGuide
-from inference import (
-    NeighborGraph,
-    SVIRunner,
-    elbo,
-    fit_mixtures,
-    neighbor_clusters,
-)
+from inference import NeighborGraph, SVIRunner, elbo, fit_mixtures, neighbor_clusters
 from inference.initialization.nearest import MANY, CellSearch, nearest_search
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder, Normal, VaDE
 

@@ -167,10 +167,7 @@ def test_gates_that_stay_open_are_left_out() -> None:
     for runner in (open_gates, gated):
         assert runner.model.gated
         assert torch.equal(runner.model.gates, torch.ones(2))
-    with (
-        open_gates.model.gating(gated=False),
-        open_gates.model.annealed(gates=torch.zeros(2)),
-    ):
+    with open_gates.model.gating(gated=False), open_gates.model.annealed(gates=torch.zeros(2)):
         assert open_gates.model.gated  # gates that are given are applied
 
 

@@ -86,9 +86,7 @@ def test_another_objective_ends_the_program_before_it_is_timed(
 
 
 @pytest.mark.slow(2)
-def test_a_table_has_every_variant(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_table_has_every_variant(capsys: pytest.CaptureFixture[str]) -> None:
     found = measure(["VAE", "VQVAE"], BRIEFLY)
     assert all(
         seconds > 0 for name in ("VAE", "VQVAE") for seconds in found["seconds"][name].values()

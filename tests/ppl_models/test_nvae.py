@@ -21,9 +21,7 @@ from guides import ClassifierGuide, ConditionalGuide, VaDEGuide
 from inference import Constant, CoolDown, Loss, SVIRunner, data_dependent_start, kl_by_dimension
 from inference.figures.facets import facet_draws, facet_swaps, save_figures
 from inference.training.loop import DeadFacetWarning
-from lab.figures.classes import (
-    kl_by_class,
-)
+from lab.figures.classes import kl_by_class
 from ppl_models import CVAE, MLP, NVAE, GaussianMixture, Normal, VaDE
 
 CLASSES, D_CLASS, D_SHARED, PIXELS, SCALE = 3, 2, 1, 5, 0.625  # which float32 can hold

@@ -8,12 +8,7 @@ takes arrays and functions of a seed and needs NumPy and SciPy alone; adapters t
 from elbocheck.checks import check, check_gradient, check_mean
 from elbocheck.comparing import EstimatorReport, GradientMoments, compare_estimators, moments
 from elbocheck.comparisons import Comparison
-from elbocheck.importance import (
-    check_density,
-    gauss_hermite,
-    importance_weighted_bounds,
-    pareto_k,
-)
+from elbocheck.importance import check_density, gauss_hermite, importance_weighted_bounds, pareto_k
 from elbocheck.programs import Draws, Exact, Program
 from elbocheck.ranks import CalibrationReport, sbc
 from elbocheck.reports import Report
