@@ -68,7 +68,8 @@ class Predictions(nn.Module):
         self.encoding = nn.Identity() if encoding is None else encoding
         self.facets = list(guide.model.priors if clusters is None else clusters)
         for name, components in ({} if clusters is None else clusters).items():
-            self.register_buffer(f"components_{self.facets.index(name)}", _numbers(components))
+            numbers = torch.as_tensor(components, dtype=torch.int64)
+            self.register_buffer(f"components_{self.facets.index(name)}", numbers)
 
     def __repr__(self) -> str:
         # Without its parts, which may read tensors: some PyTorch asks while these have no values.
@@ -171,10 +172,6 @@ def _checked_path(path: str | Path) -> Path:
     if not path.parent.is_dir():
         raise ValueError(f"path is {path}, but there is no folder {path.parent}: create it first")
     return path
-
-
-def _numbers(values: ArrayLike) -> Tensor:
-    return torch.as_tensor(values, dtype=torch.int64)
 
 
 def _check_exportable(guide: FacetGuide) -> None:

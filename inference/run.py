@@ -102,7 +102,11 @@ class Run:
         self.schedule = check_part("schedule", Constant() if schedule is None else schedule)
         self.guard = check_part("guard", Guard() if guard is None else guard)
         check_precision(loss)
-        _check_trainable(loss)
+        if made := [name for name, p in loss.named_parameters() if p.is_inference()]:
+            raise ValueError(
+                f"{made[0]} was made within torch.inference_mode(), so it cannot be trained: build "
+                "the model outside that context"
+            )
         self.device = usable_device(device) if device is not None else self.model.gates.device
         self.loss.to(self.device)
         self.optimizer = build_optimizer(optimizer, self.loss, self._lr)
@@ -255,15 +259,6 @@ def check_settings(lr: Any, seed: Any, precision: Any) -> tuple[float, int, str]
     """:raises ValueError: if a setting is invalid, naming it."""
     precision = check_one_of("precision", precision, PRECISIONS)
     return check_positive("lr", lr), check_seed("seed", seed), precision
-
-
-def _check_trainable(loss: Loss) -> None:
-    """:raises ValueError: if the parameters can never have a gradient."""
-    if made := [name for name, p in loss.named_parameters() if p.is_inference()]:
-        raise ValueError(
-            f"{made[0]} was made within torch.inference_mode(), so it cannot be trained: build the "
-            "model outside that context"
-        )
 
 
 def check_part(name: str, part: Any) -> Any:

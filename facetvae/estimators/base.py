@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import wraps
 from math import isfinite
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 import torch
@@ -116,6 +116,8 @@ class FacetEstimator(BaseEstimator):
     A fitted model is pickled as a checkpoint, in JSON and safetensors, and is loaded on the CPU.
     """
 
+    _leaves_rows_out: ClassVar[bool] = False
+
     likelihood: Likelihood | None = None
     network: Architecture | str | None = None
     epochs: int | None = None
@@ -158,21 +160,11 @@ class FacetEstimator(BaseEstimator):
             what = "a likelihood, such as Bernoulli() or Normal(0.3)"
             check_kind("likelihood", self.likelihood, Likelihood, what)
         self.encoding_ = self.reader_.encoding(X, self.likelihood)
+        if X.ndim > 2 and X.dtype.kind == "f":  # the largest number of each image
+            _warn_of_variance(np.fmax.reduce(np.abs(X.reshape(len(X), -1)), 1)[:, None])
+        elif self.encoding_.of_real_columns and not self._leaves_rows_out:
+            _warn_of_variance(X)
         return self.encoding_.encode(X)
-
-    def _warn_of_variance(self, X: np.ndarray) -> None:
-        """Warn of rows or images beside whose numbers all others' are nearly equal."""
-        of_images = X.ndim > 2 and X.dtype.kind == "f"
-        if of_images:  # the largest of each
-            X = np.fmax.reduce(np.abs(X.reshape(len(X), -1)), 1)[:, None]
-        if not (of_images or self.encoding_.of_real_columns):
-            return
-        if len(rows := np.flatnonzero(has_all_variance(X))):
-            warnings.warn(
-                f"rows {rows.tolist()} of X have nearly all of a column's variance, beside which "
-                "all others are nearly equal: drop them, or mark these entries as missing (NaN)",
-                stacklevel=5,
-            )
 
     def _chosen(self, x: np.ndarray, dim: int, network: Architecture) -> Chosen:
         """The user's settings, and for the rest those chosen from the data."""
@@ -362,6 +354,16 @@ class FacetEstimator(BaseEstimator):
         if "runner_" in state:
             state = state | {"runner_": _read(state["runner_"])}
         super().__setstate__(state)
+
+
+def _warn_of_variance(X: np.ndarray) -> None:
+    """Warn of rows ``[N, D]`` beside whose numbers all others' are nearly equal."""
+    if len(rows := np.flatnonzero(has_all_variance(X))):
+        warnings.warn(
+            f"rows {rows.tolist()} of X have nearly all of a column's variance, beside which all "
+            "others are nearly equal: drop them, or mark these entries as missing (NaN)",
+            stacklevel=6,
+        )
 
 
 def _read(files: Any) -> SVIRunner:

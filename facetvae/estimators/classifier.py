@@ -86,7 +86,6 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
         X, y = self._newly_checked(X, plain_labels(y))
         self.classes_, label = _classes(y)
         x = self._newly_encoded(X)
-        self._warn_of_variance(X)
         class_dim, shared_dim = self._dims_of(x, "class_dim", "shared_dim")
         chosen = self._chosen(x, class_dim + shared_dim, default_plain_network(x.shape[1:]))
         epochs = chosen.epochs or epochs_of(STEPS, len(x), chosen.batch_size)

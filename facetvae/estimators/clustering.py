@@ -163,6 +163,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
 
     outliers_: np.ndarray = field(init=False)
     usual_: Outliers | None = field(init=False)
+    _leaves_rows_out = True
 
     facets: int | Sequence[str] | None = field(default=None, kw_only=False)
     n_clusters: int | Sequence[int | None] | None = None
@@ -470,8 +471,6 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         self.usual_ = None  # of columns of real numbers alone
         self.outliers_ = self.reader_.beyond(x)
         if not self.encoding_.of_real_columns:
-            if x.ndim > 2:
-                self._warn_of_variance(X)
             return x
         self._say("looks for outlying rows")
         if (absurd := has_all_variance(X)).any():  # beside them all others are equal

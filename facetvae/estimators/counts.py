@@ -230,15 +230,10 @@ class CountsReader(Reader):
     def returned(self, values: np.ndarray, like: Any = None) -> Any:
         if self.sparse:
             return csr_array(values)
-        if self.form is not None and (values != np.round(values)).any():  # means of draws
-            return frame_like(self.form.empty, dict(zip(self.names, values.T, strict=True)))
+        if self.form is not None and (values % 1).any():  # means of draws
+            own = zip(native_columns(self.form.empty), values.T, strict=True)
+            return frame_like(self.form.empty, {name: column for (name, _), column in own})
         return super().returned(values, like)
-
-    @property
-    def names(self) -> list[str]:
-        """Of a frame's columns."""
-        assert self.form is not None
-        return [name for name, _ in native_columns(self.form.empty)]
 
     def _check(self, X: Any, likelihood: Likelihood) -> None:
         """:raises ValueError: if a value is no count, or missing."""

@@ -40,17 +40,17 @@ def are_embeddings(X: np.ndarray) -> bool:
     is_float = X.dtype.kind == "f" and X.dtype.itemsize <= np.dtype(float).itemsize
     if not is_float or X.ndim != 2 or X.shape[1] < FEWEST_COLUMNS or not len(X):
         return False
-    # Some rows suffice to tell most tables.
-    if of_length_one(X[:LOOKED_AT]).mean() < NEARLY_ALL or (usual := of_length_one(X)).all():
-        return bool(of_length_one(X[:LOOKED_AT]).all())
+    usual = of_length_one(X[:LOOKED_AT])  # which suffice to tell most tables
     if usual.mean() >= NEARLY_ALL:
+        usual = of_length_one(X)
+    if NEARLY_ALL <= usual.mean() < 1:
         warnings.warn(
             f"rows {np.flatnonzero(~usual)[:5].tolist()} of X have not the length one, as nearly "
             "all others have, and so X is read as a table: leave such rows out, and it is read as "
             "embeddings",
             stacklevel=5,
         )
-    return False
+    return bool(usual.all())
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ def best_variances(guide: FacetGuide, x: np.ndarray, precision: np.ndarray) -> n
     def mean_log_density(shift: Tensor) -> float:
         moved = zip(means.items(), shift.split(sizes), strict=True)
         p = model.decode({name: z + own for (name, z), own in moved})
-        return float(p.log_prob(data).double().mean())
+        return float(p.log_prob(data).cpu().double().mean())
 
     found = []
     with evaluating(model):

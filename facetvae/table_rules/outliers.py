@@ -111,15 +111,16 @@ def has_all_variance(x: np.ndarray) -> np.ndarray:
 def _with_all_variance(values: np.ndarray) -> np.ndarray:
     """Places of the fewest values ``[n]`` beside which the others vary hardly, but do."""
     most = min(NEIGHBORS, len(values) // 10)
-    if most >= FEWEST_NEIGHBORS and np.ptp(values):
-        values = values / np.abs(values).max()  # squares of larger ones may overflow
-        far = np.abs(values - values.mean())
-        if most * far.max() ** 2 > ALL * (far**2).sum():
-            order = np.argsort(-np.abs(values - np.median(values)))
-            for number in range(1, most):
-                others = values[order[number:]]
-                if np.ptp(others) and others.var() < (1 - ALL) * values.var():
-                    return order[:number]
+    if most < FEWEST_NEIGHBORS or not np.ptp(values):
+        return np.zeros(0, int)
+    values = values / np.abs(values).max()  # squares of larger ones may overflow
+    far, order = np.square(values - values.mean()), np.zeros(0, int)
+    if most * far.max() > ALL * far.sum():  # else no rows so few can have it
+        order = np.argsort(-np.abs(values - np.median(values)))
+    for number in range(1, min(most, len(order))):
+        others = values[order[number:]]
+        if np.ptp(others) and others.var() < (1 - ALL) * values.var():
+            return order[:number]
     return np.zeros(0, int)
 
 

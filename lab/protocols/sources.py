@@ -124,15 +124,9 @@ class Labelings:
 
     def likeliest(self) -> list[np.ndarray]:
         """Of each labeling, each row's likeliest cluster ``[N]`` given all that the data were
-        drawn with: the Bayes rule, whose expected accuracy no method exceeds.
-
-        :raises ValueError: if the mixing has several layers, which bend the noise.
+        drawn with: the Bayes rule, whose expected accuracy no method exceeds. Only for a mixing of
+        one layer: several bend the noise.
         """
-        if len(self.mixing.weights) > 1:
-            raise ValueError(
-                "the likeliest clusters are known for a mixing of one layer: got "
-                f"{len(self.mixing.weights)}; draw with num_layers=1"
-            )
         # Rotated back, the noise is as it was; clusters are as likely and as wide as each other.
         sources, found, first = self.mixing.inverse(self.x), [], 0
         for centers, scale in zip(self.centers, self.scales, strict=True):

@@ -175,7 +175,7 @@ def test_an_empty_column_says_nothing() -> None:
     empty = np.column_stack([numbers, np.full(len(numbers), np.nan)])
     again = MultiFacetClustering(random_state=0).fit(empty)
     assert again.settings_["start"] == "ViewStrategy"
-    assert [nmi(*pair) for pair in zip(found.labels_.T, again.labels_.T, strict=True)] > [0.95] * 2
+    assert min(nmi(*both) for both in zip(found.labels_.T, again.labels_.T, strict=True)) > 0.95
 
 
 @cache

@@ -99,8 +99,6 @@ def test_the_bayes_rule_errs_as_often_as_it_must() -> None:
         expected = 2 * (K - 1) / K * norm.cdf(-1.5 / np.hypot(1, noise / scale))
         deviation = np.sqrt(expected * (1 - expected) / n)
         assert (found != label).mean() == pytest.approx(expected, abs=5 * deviation)
-    with pytest.raises(ValueError, match="a mixing of one layer: got 2"):
-        labelings(50, num_layers=2).likeliest()
 
 
 def test_labelings_on_a_line_and_mixed_by_more_than_a_rotation() -> None:
