@@ -50,7 +50,7 @@ from facetvae.estimators.posteriors import (
     rows_with_gaps,
 )
 from facetvae.estimators.reading import reader_for
-from facetvae.estimators.starts import Start, likeliest, part_of_rows, stability, unstable
+from facetvae.estimators.starts import Start, likeliest, part_of_rows, simpler, stability, unstable
 from facetvae.estimators.strategies import (
     CountedStrategy,
     FitStrategy,
@@ -273,10 +273,20 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     def _start(
         self, strategy: FitStrategy, x: Any, held_out: Any, numbers: Numbers, label: Labels
     ) -> Start:
-        """One fit from the beginning to the end."""
+        """One fit from the beginning to the end, by the simplest model that explains the data."""
         wanted = {name: numbers.get(name) for name in strategy.names}
-        self._say("trains networks, without mixtures")
         strategy = strategy.given(x, label, wanted)
+        first, *others = strategy.models(x, label)
+        start = self._fitted(first, x, held_out, wanted, label)
+        if held_out is not None:  # else nothing tells whether another is better
+            for other in others:
+                start = simpler(start, self._fitted(other, x, held_out, wanted, label), held_out)
+        return start
+
+    def _fitted(
+        self, strategy: FitStrategy, x: Any, held_out: Any, wanted: Numbers, label: Labels
+    ) -> Start:
+        self._say("trains networks, without mixtures")
         latents = strategy.latents(x, label)
         check_trained(latents, x, self.learning_rate)
         self._say("fits mixtures")
@@ -284,8 +294,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         K = {name: count.number for name, count in counts.items()}
         runner = strategy.mixtures(x, latents, K, label)
         self._say("trains all together")
-        model, ended = strategy.together(runner, x, held_out, label)
-        return Start(strategy, counts, runner, model, ended)
+        ended = strategy.together(runner, x, held_out, label)
+        return Start(strategy, counts, runner, strategy.model, ended)
 
     def _keep(self, start: Start) -> None:
         """Store what was chosen in a start, and print it if asked to."""

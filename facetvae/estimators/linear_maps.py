@@ -16,6 +16,7 @@ from facetvae.table_rules.subspaces import Subspaces
 from guides import FacetGuide
 from inference.progress import progress_bar
 from inference.randomness import seeded
+from ppl_models import GaussianMixture, Prior
 from ppl_models.distributions import raw_log_variance
 from ppl_models.given.observed import Observed
 from ppl_models.modes import evaluating, training
@@ -43,17 +44,15 @@ def set_widths(guide: FacetGuide, variances: np.ndarray) -> None:
 
 
 @torch.no_grad()
-def best_variances(guide: FacetGuide, x: np.ndarray, precision: np.ndarray) -> np.ndarray:
-    """Variances of posteriors of all facets' latents side by side ``[m]``, the same for all data,
-    by which the bound is largest: inverses of the prior's precision and the mean curvature of
-    log p(x given z) together.
-
-    :param precision: the prior's ``[m]``.
+def set_best_widths(guide: FacetGuide, x: np.ndarray) -> None:
+    """Give all data's posteriors the variances by which the bound is largest: inverses of the
+    precision within the prior's components and the mean curvature of log p(x given z) together.
     """
     model, rows = guide.model, some_rows(x, most=BENT)
     data = guide.observed(rows, {}).x.to(model.gates.device)
     means = {name: torch.as_tensor(z, device=data.device) for name, z in guide.embed(rows).items()}
     sizes = [z.shape[1] for z in means.values()]
+    precision = torch.cat([_precision(prior) for prior in model.priors.values()])
 
     def mean_log_density(shift: Tensor) -> float:
         moved = zip(means.items(), shift.split(sizes), strict=True)
@@ -63,10 +62,19 @@ def best_variances(guide: FacetGuide, x: np.ndarray, precision: np.ndarray) -> n
     found = []
     with evaluating(model):
         here = mean_log_density(torch.zeros(len(precision)).to(data))
-        for step in (torch.eye(len(precision)) * torch.as_tensor(precision) ** -0.5 / 2).to(data):
+        for step in (torch.eye(len(precision)).to(precision) * precision.rsqrt() / 2).to(data):
             bend = mean_log_density(step) + mean_log_density(-step) - 2 * here
             found.append(max(0.0, -bend / float(step.square().sum())))
-    return 1 / (precision + np.array(found))
+    set_widths(guide, 1 / (precision.cpu().numpy() + np.array(found)))
+
+
+def _precision(prior: Prior) -> Tensor:
+    """Within a prior's components on average ``[d]``."""
+    if not isinstance(prior, GaussianMixture):
+        return torch.ones(prior.dim, dtype=torch.double)
+    factor, weights = prior.scale_tril.double(), prior.component().probs.double()
+    within = torch.einsum("k,kij,klj->il", weights, factor, factor)
+    return torch.linalg.inv(within).diagonal()
 
 
 @torch.no_grad()

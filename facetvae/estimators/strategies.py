@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Literal, cast
 
@@ -18,7 +18,7 @@ from facetvae.estimators.base import Chosen
 from facetvae.estimators.defaults import Lengths, epochs_of
 from facetvae.estimators.encoding import FEWEST_PIXELS
 from facetvae.estimators.facets import REST, facet_names, number_of_facets
-from facetvae.estimators.linear_maps import best_variances, fit_networks, set_linear, set_widths
+from facetvae.estimators.linear_maps import fit_networks, set_best_widths, set_linear, set_widths
 from facetvae.estimators.training import STEPS_PER_LOOK, StopConverged, check_trained, warn_if_long
 from facetvae.table_rules.column_views import (
     MAX_ROWS,
@@ -31,6 +31,7 @@ from facetvae.table_rules.column_views import (
 from facetvae.table_rules.components import rank
 from facetvae.table_rules.counting import FacetCount
 from facetvae.table_rules.known import labeled_first, shared_with
+from facetvae.table_rules.linear_model import LinearModel, linear_model
 from facetvae.table_rules.merging import ClusterCount, likeliest_number, merged_number
 from facetvae.table_rules.rows import MANY, has_missing, in_parts, some_rows
 from facetvae.table_rules.subspaces import Subspaces, curvature_p_value, independent_subspaces
@@ -42,7 +43,8 @@ from inference.randomness import derive_seed, seeded
 from inference.runner import SVIRunner
 from inference.schedules import AbruptFadeInWarning, ProgressiveFadeIn, Schedule
 from inference.training.loop import DeadFacetWarning
-from ppl_models import MFCVAE, GaussianMixture, StandardNormal
+from ppl_models import MFCVAE, GaussianMixture, Normal, StandardNormal
+from ppl_models.likelihood_base import rebuilt
 
 # Fits of each mixture, of which the most likely one is kept.
 RESTARTS = 10
@@ -80,6 +82,8 @@ class FitStrategy(ABC):
     """A warm start and the training that follows, for any number of facets.
 
     :param names: names of the facets, shallow to deep.
+    :param trains: whether networks and mixtures are trained together in the end.
+    :param model: which model that is, and why, in words.
 
     :cvar covariance: of the mixtures' components.
     """
@@ -90,6 +94,8 @@ class FitStrategy(ABC):
     names: Sequence[str]
     chosen: Chosen
     lengths: Lengths
+    trains: bool = field(default=True, kw_only=True)
+    model: str = field(default="deep", kw_only=True)
 
     @property
     def slower(self) -> float:
@@ -109,6 +115,10 @@ class FitStrategy(ABC):
     def given(self, x: np.ndarray, label: Labels, numbers: Numbers) -> FitStrategy:
         """The strategy in view of the data."""
         return self
+
+    def models(self, x: np.ndarray, label: Labels) -> list[FitStrategy]:
+        """This strategy with each model that is worth fitting, the simplest first."""
+        return [self]
 
     @abstractmethod
     def latents(self, x: np.ndarray, label: Labels) -> FacetGuide:
@@ -136,20 +146,12 @@ class FitStrategy(ABC):
 
     def together(
         self, runner: SVIRunner, x: np.ndarray, held_out: np.ndarray | None, label: Labels
-    ) -> tuple[str, str]:
-        """Train everything together until it has converged, if that pays; say which model it is and
-        why, and how training ended, of which epoch the state is, and what it gained.
-        """
-        pays, why = self._pays(x, label)
-        return why, self._trained(runner, x, held_out, label) if pays else "not trained"
-
-    def _pays(self, x: np.ndarray, label: Labels) -> tuple[bool, str]:
-        """Whether training is worth its time, and the model with the reason."""
-        return True, "deep"
-
-    def _trained(
-        self, runner: SVIRunner, x: np.ndarray, held_out: np.ndarray | None, label: Labels
     ) -> str:
+        """Train everything together until it has converged; say how training ended, of which epoch
+        the state is, and what it gained.
+        """
+        if not self.trains:
+            return "not trained"
         epochs = self.lengths.together
         log_every = min(epochs, epochs_of(STEPS_PER_LOOK, len(x), self.chosen.batch_size))
         stop = StopConverged(runner, held_out)
@@ -278,11 +280,13 @@ class SubspaceStrategy(FitStrategy):
 
     :param dim: length of all latents together.
     :param rows: of the data.
+    :param linear: the model if it stays one of linear maps alone.
     """
 
     covariance = "full"
     dim: int
     rows: int
+    linear: LinearModel | None = field(default=None, kw_only=True)
 
     @property
     def slower(self) -> float:
@@ -298,13 +302,52 @@ class SubspaceStrategy(FitStrategy):
             self._fit_networks(guide, lambda part: subspaces.sources(view.numbers(part)), x)
         return guide
 
+    def models(self, x: np.ndarray, label: Labels) -> list[FitStrategy]:
+        """Linear maps, and networks where what these leave shows a curve, or where there are gaps,
+        labels or columns of several kinds, of which linear maps know nothing.
+        """
+        view, deep = self.chosen.view, self.chosen.deep
+        knows = view.linear and not label and not has_missing(x)
+        if deep or (deep is None and not knows):
+            asked = "asked for" if deep else "columns of several kinds, gaps or labels"
+            return [replace(self, model=f"deep: {asked}")]
+        if not knows:
+            return [replace(self, trains=False, model="linear: asked for")]
+        linear = linear_model(view.numbers(x), self._facets(x, label))
+        noise = rebuilt(cast(Normal, self.chosen.likelihood), scale=linear.noise)
+        chosen = replace(self.chosen, likelihood=noise)
+        simple = replace(self, trains=False, linear=linear, chosen=chosen)
+        if deep is not None:
+            return [replace(simple, model="linear: asked for")]
+        some = some_rows(x)
+        p = curvature_p_value(some, self._subspaces(x, label).sources(some))
+        bent = f"what linear maps leave of the columns, and squares of the latents: p = {p:.2g}"
+        both = replace(simple, model=f"linear: {bent}"), replace(self, model=f"deep: {bent}")
+        return list(both[: 1 + (p < CURVED)])
+
+    def mixtures(
+        self, x: np.ndarray, latents: FacetGuide, numbers: Mapping[str, int], label: Labels
+    ) -> SVIRunner:
+        runner = super().mixtures(x, latents, numbers, label)
+        if self.linear is not None:
+            set_best_widths(runner.guide, x)
+        return runner
+
+    def _facets(self, x: np.ndarray, label: Labels) -> Subspaces:
+        """The subspaces with clusters."""
+        return self._subspaces(x, label)
+
     def _standard(self, x: np.ndarray, label: Labels) -> tuple[FacetGuide, Subspaces]:
         """A guide of the subspaces' latents, whose posteriors have their widths."""
-        subspaces = self._subspaces(x, label)
+        if self.linear is None:
+            subspaces = self._subspaces(x, label)
+            scale = self.chosen.view.residual_scale(some_rows(x), self.dim)
+            variances = subspaces.variances(scale)
+        else:
+            subspaces, variances = self.linear.subspaces, self.linear.variances
         dims = zip([*self.names, REST], subspaces.dims, strict=False)
         guide = self._runner({name: StandardNormal(dim) for name, dim in dims}).guide
-        scale = self.chosen.view.residual_scale(some_rows(x), self.dim)
-        set_widths(guide, subspaces.variances(scale))
+        set_widths(guide, variances)
         return guide, subspaces
 
     def _fit_networks(
@@ -318,20 +361,9 @@ class SubspaceStrategy(FitStrategy):
             check_trained(guide, x, self.chosen.learning_rate)  # which says so if it diverged
             raise
 
-    def _pays(self, x: np.ndarray, label: Labels) -> tuple[bool, str]:
-        """Where what linear maps leave shows a curve. They know nothing of gaps or of labels."""
-        view, deep = self.chosen.view, self.chosen.deep
-        if deep is not None:
-            return deep, ("deep" if deep else "linear") + ": asked for"
-        if not view.linear or label or has_missing(x):
-            return True, "deep: columns of several kinds, gaps or labels"
-        some = some_rows(x)
-        p = curvature_p_value(some, self._subspaces(x, label).sources(some))
-        bent = "what linear maps leave of the columns, and squares of the latents: p"
-        return p < CURVED, f"{'deep' if p < CURVED else 'linear'}: {bent} = {p:.2g}"
-
-    def _if_asked(self, else_: str) -> tuple[bool, str]:
-        return (True, "deep: asked for") if self.chosen.deep else (False, else_)
+    def _simple_unless_asked(self, model: str) -> list[FitStrategy]:
+        deep = bool(self.chosen.deep)
+        return [replace(self, trains=deep, model="deep: asked for" if deep else model)]
 
     def clusters_in(self, z: np.ndarray) -> ClusterCount:
         return merged_number(z, self.chosen.seed)
@@ -395,8 +427,11 @@ class CountedStrategy(SubspaceStrategy):
         return counted | given
 
     def _subspaces(self, x: np.ndarray, label: Labels) -> Subspaces:
-        facets, rest = self.fitted.subspaces, self.fitted.rest
+        facets, rest = self._facets(x, label), self.fitted.rest
         return Subspaces(facets.loc, [*facets.maps, *([rest] if len(rest) else [])])
+
+    def _facets(self, x: np.ndarray, label: Labels) -> Subspaces:
+        return self.fitted.subspaces
 
 
 @dataclass(frozen=True)
@@ -453,8 +488,8 @@ class SumStrategy(SubspaceStrategy):
         place_components(runner, latents.embed(some), self.found.responsibilities(some))
         return runner
 
-    def _pays(self, x: np.ndarray, label: Labels) -> tuple[bool, str]:
-        return self._if_asked("linear: a sum of the facets' clusters")
+    def models(self, x: np.ndarray, label: Labels) -> list[FitStrategy]:
+        return self._simple_unless_asked("linear: a sum of the facets' clusters")
 
     def _subspaces(self, x: np.ndarray, label: Labels) -> Subspaces:
         return self.found.subspaces
@@ -540,12 +575,12 @@ class ViewStrategy(SubspaceStrategy):
         self, x: np.ndarray, latents: FacetGuide, numbers: Mapping[str, int], label: Labels
     ) -> SVIRunner:
         runner, some = self._with_mixtures(latents, numbers), some_rows(x)
-        precision = place_components(runner, latents.embed(some), self._clusters(some))
-        set_widths(runner.guide, best_variances(runner.guide, some, precision))
+        place_components(runner, latents.embed(some), self._clusters(some))
+        set_best_widths(runner.guide, some)
         return runner
 
-    def _pays(self, x: np.ndarray, label: Labels) -> tuple[bool, str]:
-        return self._if_asked("columns: a mixture in each set of columns")
+    def models(self, x: np.ndarray, label: Labels) -> list[FitStrategy]:
+        return self._simple_unless_asked("columns: a mixture in each set of columns")
 
     def noise(self, x: np.ndarray) -> np.ndarray:
         """Deviation of what the clusters leave of each column of ``x`` ``[N, D]``."""
@@ -568,12 +603,10 @@ class ViewStrategy(SubspaceStrategy):
 
 def place_components(
     runner: SVIRunner, latents: Mapping[str, np.ndarray], clusters: Sequence[np.ndarray]
-) -> np.ndarray:
+) -> None:
     """Components where clusters of these probabilities ``[N, K]`` lie among the facets' latents,
-    with one covariance: fitted anew, they would leave what columns tell. Returns the diagonals of
-    its inverse, side by side.
+    with one covariance: fitted anew, they would leave what columns tell.
     """
-    precision = []
     for (name, z), r in zip(latents.items(), clusters, strict=False):
         rows = r.sum(0).clip(1e-6)
         loc = r.T @ z / rows[:, None]
@@ -583,8 +616,6 @@ def place_components(
         covariances = np.broadcast_to(within, (len(loc), *within.shape))
         where = torch.as_tensor(loc), torch.as_tensor(covariances.copy())
         runner.model.mixtures[name].place(*where, torch.as_tensor(rows / len(z)))
-        precision.append(np.diag(np.linalg.inv(within)))
-    return np.concatenate(precision)
 
 
 def views_found(x: np.ndarray, seed: int, view: View, count: FacetCount | None) -> ColumnViews:
