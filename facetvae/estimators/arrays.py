@@ -17,7 +17,7 @@ from facetvae.describing.columns import FEW_VALUES
 from facetvae.estimators.defaults import default_plain_network
 from facetvae.estimators.encoding import Encoding, encoding_of
 from facetvae.estimators.words import reads_as_number
-from facetvae.table_rules.components import linear_noise, residual_scale
+from facetvae.table_rules.components import residual_scale
 from facetvae.table_rules.rows import DISTINCT, has_missing, some_rows
 from ppl_models import Bernoulli, Incomplete, Likelihood, Normal
 from ppl_models.given.arrays import (
@@ -98,9 +98,9 @@ class View:
                 column[there] = _spread(column[there], rng)
         return values, levels
 
-    def residual_scale(self, x: np.ndarray, dim: int) -> float | np.ndarray:
-        """Deviation of what ``dim`` linear latents leave of the numbers: one, or each number's."""
-        return linear_noise(x, dim) if self.linear else residual_scale(self.numbers(x), dim)
+    def residual_scale(self, x: np.ndarray, dim: int) -> float:
+        """Deviation of what ``dim`` linear latents leave of the numbers."""
+        return residual_scale(self.numbers(x), dim)
 
 
 def _in_lattice(x: np.ndarray, rng: np.random.Generator) -> bool:

@@ -50,7 +50,7 @@ from facetvae.estimators.posteriors import (
     rows_with_gaps,
 )
 from facetvae.estimators.reading import reader_for
-from facetvae.estimators.starts import Start, likeliest, part_of_rows, simpler, stability, unstable
+from facetvae.estimators.starts import Start, likeliest, part_of_rows, stability, unstable
 from facetvae.estimators.strategies import (
     CountedStrategy,
     FitStrategy,
@@ -276,16 +276,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         """One fit from the beginning to the end, by the simplest model that explains the data."""
         wanted = {name: numbers.get(name) for name in strategy.names}
         strategy = strategy.given(x, label, wanted)
-        first, *others = strategy.models(x, label)
-        start = self._fitted(first, x, held_out, wanted, label)
-        if held_out is not None:  # else nothing tells whether another is better
-            for other in others:
-                start = simpler(start, self._fitted(other, x, held_out, wanted, label), held_out)
-        return start
-
-    def _fitted(
-        self, strategy: FitStrategy, x: Any, held_out: Any, wanted: Numbers, label: Labels
-    ) -> Start:
+        strategy = strategy.with_model(x, label, held_out is not None)
         self._say("trains networks, without mixtures")
         latents = strategy.latents(x, label)
         check_trained(latents, x, self.learning_rate)

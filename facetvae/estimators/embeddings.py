@@ -13,7 +13,7 @@ from sklearn.decomposition import PCA
 
 from facetvae.estimators.arrays import Reader, View
 from facetvae.estimators.encoding import Encoding
-from facetvae.table_rules.components import linear_noise
+from facetvae.table_rules.components import residual_scale
 from facetvae.table_rules.rows import some_rows
 from ppl_models import Likelihood, Normal
 
@@ -108,9 +108,6 @@ class EmbeddingView(View):
     def numbers(self, x: np.ndarray) -> np.ndarray:
         return x * (self.scale / self.scale[0])
 
-    def residual_scale(self, x: np.ndarray, dim: int) -> float | np.ndarray:
-        return linear_noise(x, dim)
-
 
 @dataclass(frozen=True)
 class EmbeddingReader(Reader):
@@ -122,7 +119,7 @@ class EmbeddingReader(Reader):
         return embedding_encoding(X)
 
     def likelihood(self, x: np.ndarray, encoding: Encoding, dim: int) -> Likelihood:
-        return Normal(linear_noise(x, dim))
+        return Normal(residual_scale(x, dim))
 
     def view(self, x: np.ndarray, encoding: Encoding) -> View:
         return EmbeddingView(encoding.scale)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from sklearn.metrics import adjusted_rand_score
@@ -14,8 +14,6 @@ from facetvae.estimators.posteriors import Reads, components
 from facetvae.estimators.strategies import FitStrategy
 from facetvae.estimators.training import bound
 from facetvae.table_rules.merging import ClusterCount
-from inference.evaluation.bounds import elbo_per_datum
-from inference.randomness import seeded
 from inference.runner import SVIRunner
 
 # Draws of the latents in a bound.
@@ -23,8 +21,6 @@ DRAWS = 10
 # Share of the rows of a further start: all rows would give every start what is there by chance; and
 # the stability below which a facet is not found again.
 PART, FOUND_AGAIN = 0.6, 0.5
-# Standard errors by which a deep model must be likelier than a linear one.
-LIKELIER = 2.0
 
 
 class UnstableFacetWarning(UserWarning):
@@ -51,21 +47,6 @@ def part_of_rows(n: int, label: Mapping[str, np.ndarray], seed: int) -> np.ndarr
     """Rows of a further start ``[M]``, in order: a part of those without any label, all others."""
     chosen = (np.random.default_rng(seed).random(n) < PART) | labeled_rows(label, n)
     return np.flatnonzero(chosen) if chosen.sum() > 1 else np.arange(n)
-
-
-def simpler(linear: Start, deep: Start, x: np.ndarray) -> Start:
-    """The first of two starts, unless rows ``x`` are likelier by two standard errors under the
-    other.
-    """
-    with seeded(0, linear.runner.device):
-        first, second = (
-            elbo_per_datum(start.runner.model, start.runner.guide, x, DRAWS)
-            for start in (linear, deep)
-        )
-    gain = second - first
-    kept = deep if gain.mean() > LIKELIER * gain.std() / np.sqrt(len(gain)) else linear
-    told = f"held-out bound {first.mean():.5g} of linear maps, {second.mean():.5g} of networks"
-    return replace(kept, model=f"{kept.model}; {told}")
 
 
 def likeliest(starts: Sequence[Start], x: np.ndarray) -> Start:

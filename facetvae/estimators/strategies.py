@@ -116,9 +116,12 @@ class FitStrategy(ABC):
         """The strategy in view of the data."""
         return self
 
-    def models(self, x: np.ndarray, label: Labels) -> list[FitStrategy]:
-        """This strategy with each model that is worth fitting, the simplest first."""
-        return [self]
+    def with_model(self, x: np.ndarray, label: Labels, told: bool) -> FitStrategy:
+        """The strategy, with the simplest model that explains the data.
+
+        :param told: whether held-out rows tell what training gains.
+        """
+        return self
 
     @abstractmethod
     def latents(self, x: np.ndarray, label: Labels) -> FacetGuide:
@@ -302,28 +305,33 @@ class SubspaceStrategy(FitStrategy):
             self._fit_networks(guide, lambda part: subspaces.sources(view.numbers(part)), x)
         return guide
 
-    def models(self, x: np.ndarray, label: Labels) -> list[FitStrategy]:
-        """Linear maps, and networks where what these leave shows a curve, or where there are gaps,
-        labels or columns of several kinds, of which linear maps know nothing.
+    def with_model(self, x: np.ndarray, label: Labels, told: bool) -> SubspaceStrategy:
+        """Linear maps of complete numbers; they are trained where what they leave shows a curve, or
+        labels are known, of which they know nothing, and others always.
         """
         view, deep = self.chosen.view, self.chosen.deep
-        knows = view.linear and not label and not has_missing(x)
-        if deep or (deep is None and not knows):
-            asked = "asked for" if deep else "columns of several kinds, gaps or labels"
-            return [replace(self, model=f"deep: {asked}")]
-        if not knows:
-            return [replace(self, trains=False, model="linear: asked for")]
-        linear = linear_model(view.numbers(x), self._facets(x, label))
-        noise = rebuilt(cast(Normal, self.chosen.likelihood), scale=linear.noise)
-        chosen = replace(self.chosen, likelihood=noise)
-        simple = replace(self, trains=False, linear=linear, chosen=chosen)
-        if deep is not None:
-            return [replace(simple, model="linear: asked for")]
-        some = some_rows(x)
+        if not (view.linear and isinstance(self.chosen.likelihood, Normal)):
+            return self._trained_if(deep is not False, "columns of several kinds, or gaps")
+        some, linear = some_rows(x), self._linear(x, self._facets(x, label))
+        if label:
+            return linear._trained_if(deep is not False, "labels")
         p = curvature_p_value(some, self._subspaces(x, label).sources(some))
         bent = f"what linear maps leave of the columns, and squares of the latents: p = {p:.2g}"
-        both = replace(simple, model=f"linear: {bent}"), replace(self, model=f"deep: {bent}")
-        return list(both[: 1 + (p < CURVED)])
+        if p < CURVED and not told:
+            bent += "; too few rows to hold some out"
+        return linear._trained_if(p < CURVED and told, bent)
+
+    def _trained_if(self, pays: bool, why: str, simple: str = "linear") -> SubspaceStrategy:
+        """Whether that pays, if the user leaves it open, or trains everything."""
+        trains = pays if self.chosen.deep is None else self.chosen.deep
+        why = why if self.chosen.deep is None else "asked for"
+        return replace(self, trains=trains, model=f"{'deep' if trains else simple}: {why}")
+
+    def _linear(self, x: np.ndarray, facets: Subspaces) -> SubspaceStrategy:
+        """With the linear model that these subspaces are part of."""
+        linear = linear_model(x, facets)
+        noise = rebuilt(cast(Normal, self.chosen.likelihood), scale=linear.noise)
+        return replace(self, linear=linear, chosen=replace(self.chosen, likelihood=noise))
 
     def mixtures(
         self, x: np.ndarray, latents: FacetGuide, numbers: Mapping[str, int], label: Labels
@@ -360,10 +368,6 @@ class SubspaceStrategy(FitStrategy):
         except ValueError:
             check_trained(guide, x, self.chosen.learning_rate)  # which says so if it diverged
             raise
-
-    def _simple_unless_asked(self, model: str) -> list[FitStrategy]:
-        deep = bool(self.chosen.deep)
-        return [replace(self, trains=deep, model="deep: asked for" if deep else model)]
 
     def clusters_in(self, z: np.ndarray) -> ClusterCount:
         return merged_number(z, self.chosen.seed)
@@ -488,8 +492,9 @@ class SumStrategy(SubspaceStrategy):
         place_components(runner, latents.embed(some), self.found.responsibilities(some))
         return runner
 
-    def models(self, x: np.ndarray, label: Labels) -> list[FitStrategy]:
-        return self._simple_unless_asked("linear: a sum of the facets' clusters")
+    def with_model(self, x: np.ndarray, label: Labels, told: bool) -> SubspaceStrategy:
+        linear = self._linear(x, self.found.subspaces)
+        return linear._trained_if(False, "a sum of the facets' clusters")
 
     def _subspaces(self, x: np.ndarray, label: Labels) -> Subspaces:
         return self.found.subspaces
@@ -579,8 +584,8 @@ class ViewStrategy(SubspaceStrategy):
         set_best_widths(runner.guide, some)
         return runner
 
-    def models(self, x: np.ndarray, label: Labels) -> list[FitStrategy]:
-        return self._simple_unless_asked("columns: a mixture in each set of columns")
+    def with_model(self, x: np.ndarray, label: Labels, told: bool) -> SubspaceStrategy:
+        return self._trained_if(False, "a mixture in each set of columns", "columns")
 
     def noise(self, x: np.ndarray) -> np.ndarray:
         """Deviation of what the clusters leave of each column of ``x`` ``[N, D]``."""

@@ -101,7 +101,7 @@ def warn_if_long(run: Run, x: np.ndarray, batch_size: int, epochs: int) -> None:
             f"training takes up to {seconds / 60:.0f} minutes on this machine: {epochs} passes "
             f"over {len(x)} rows; for a first look give epochs={max(1, int(epochs * 60 / seconds))}"
             " (about a minute), or fewer rows",
-            stacklevel=9,
+            stacklevel=8,
         )
 
 

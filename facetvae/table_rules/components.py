@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import prod
 
 import numpy as np
-from sklearn.decomposition import PCA, FactorAnalysis
+from sklearn.decomposition import PCA
 from sklearn.impute import SimpleImputer
 
-from facetvae.table_rules.merging import on_one_thread
-from facetvae.table_rules.rows import has_missing, is_missing, some_rows
+from facetvae.table_rules.rows import is_missing, some_rows
 
 #: Columns of a narrow table, and the most principal components of a wide one.
 NARROW = 15
@@ -21,13 +19,6 @@ EXCESS, SHUFFLES = 1.2, 5
 # Bounds on the residual's deviation, in the data's own: with less, only the reconstruction would
 # count; with more, latents would have nothing to encode.
 RESIDUAL_SHARE = (0.1, 0.6)
-# Most common factors, and the nats per row by which a fit of them must still gain.
-MOST_FACTORS, GAIN = 20, 1e-3
-# Least deviation of a column's noise, in the median column's: a factor for it alone leaves none.
-LEAST_SHARE = 0.1
-# Deviation, in units of a whole column's, that is none; and fewest and most columns, and fewest
-# rows, that factors are fitted to.
-CONSTANT, FEWEST, WIDE = 1e-3, 3, 1000
 
 
 def rank(x: np.ndarray) -> int:
@@ -105,67 +96,3 @@ def residual_scale(x: np.ndarray, dim: int) -> float:
     with np.errstate(invalid="ignore"):  # shares of the variance of constant data
         noise = PCA(k, random_state=0).fit(complete).noise_variance_ / (1 - missing.mean())
     return float(np.clip(np.sqrt(noise), low, high))
-
-
-def linear_noise(x: np.ndarray, dim: int) -> float | np.ndarray:
-    """Deviation of what ``dim`` linear latents leave of standardized columns ``[N, D]``: one, or of
-    complete ones each column's (:func:`column_noise`), if that is better.
-    """
-    if dim >= x.shape[1] and not has_missing(x):
-        return RESIDUAL_SHARE[0]  # such latents leave nothing
-    found = None if has_missing(x) else column_noise(x, dim)
-    return residual_scale(x, dim) if found is None else found
-
-
-@on_one_thread
-def column_noise(x: np.ndarray, dim: int) -> np.ndarray | None:
-    """Deviation of each column's noise by factor analysis ``[D]``; ``None`` if held-out rows are as
-    likely where all columns have the same (probabilistic PCA), if columns depend on each other
-    without any noise, or of more than ``WIDE``, as its time is cubic in them.
-
-    Factors are as many as suit held-out rows: at most ``dim``, and no more than the covariances of
-    D columns determine (Ledermann, 1937).
-
-    :param x: ``[N, D]``, standardized and complete.
-    """
-    rows = np.random.default_rng(0).permutation(some_rows(x, most=MAX_ROWS)).astype(float)
-    fitted, held_out = rows[::2], rows[1::2]
-    vary = np.minimum(fitted.std(0), held_out.std(0)) > CONSTANT
-    if not (vary.sum() >= FEWEST and vary.sum() <= WIDE and len(held_out) >= FEWEST):
-        return None
-    rows, fitted, held_out = rows[:, vary], fitted[:, vary], held_out[:, vary]
-    scores = dict(_factors_by_likelihood(fitted, held_out, dim))
-    if not scores:
-        return None
-    number = max(scores, key=scores.__getitem__)
-    saturated = {vary.sum() - 1} if len(fitted) > 2 * vary.sum() else set()
-    alike = [PCA(k, random_state=0).fit(fitted) for k in {*scores, *saturated}]
-    if min(pca.noise_variance_ for pca in alike) < CONSTANT**2:
-        return None
-    if not scores[number] > max(pca.score(held_out) for pca in alike):
-        return None
-    noise = np.sqrt(_factor_analysis(number, rows).noise_variance_)
-    noise = noise.clip(LEAST_SHARE * np.median(noise))
-    size = np.sqrt((noise**2).mean())
-    of_all = np.full(len(vary), np.clip(size, *RESIDUAL_SHARE))
-    of_all[vary] *= noise / size
-    return of_all
-
-
-def _factors_by_likelihood(
-    fitted: np.ndarray, held_out: np.ndarray, dim: int
-) -> Iterator[tuple[int, float]]:
-    """Numbers of common factors and held-out rows' log-likelihood, until that no longer rises."""
-    D = fitted.shape[1]
-    determined = int((2 * D + 1 - np.sqrt(8 * D + 1)) / 2)
-    most, best = min(dim, determined, MOST_FACTORS, len(fitted) - 2), -np.inf
-    first = principal_dimensions(fitted, 1, max(1, most))
-    for number in range(first, most + 1):
-        score = _factor_analysis(number, fitted).score(held_out)
-        if not score > best:
-            return
-        yield number, (best := score)
-
-
-def _factor_analysis(number: int, rows: np.ndarray) -> FactorAnalysis:
-    return FactorAnalysis(number, tol=GAIN * len(rows), random_state=0).fit(rows)
