@@ -1,48 +1,39 @@
 """Fitting models, and inspecting the result: runner, schedules, objectives, metrics, figures."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from inference.checkpoints.periodic import Checkpoints
-    from inference.evaluation.bounds import (
-        elbo,
-        elbo_per_datum,
-        kl_by_dimension,
-        mutual_information,
-    )
-    from inference.export import export_predictions
-    from inference.guard import Guard
-    from inference.initialization.encoders import infer_tables, learn_to_encode
-    from inference.initialization.graph import NeighborGraph
-    from inference.initialization.image_features import (
-        image_graph,
-        image_variants,
-        oriented_gradients,
-        random_affine,
-    )
-    from inference.initialization.mixtures import (
-        cold_start,
-        fit_mixtures,
-        standard_normal_priors,
-        warm_start,
-    )
-    from inference.initialization.neighbor_training import cluster_posterior, fit_neighbors
-    from inference.initialization.neighbors import neighbor_clusters
-    from inference.initialization.networks import data_dependent_start
-    from inference.objectives import (
-        GuideEnum_ELBO,
-        ImportanceWeighted_ELBO,
-        Loss,
-        MeanField_ELBO,
-        MeanFieldEnum_ELBO,
-        ScoreFunction_ELBO,
-    )
-    from inference.plain import plain_programs
-    from inference.runner import SVIRunner
-    from inference.schedules import Constant, CoolDown, ProgressiveFadeIn, WarmUp
-    from inference.training.batching import Groups, Rows
-    from inference.training.together import fit_together
+from inference.checkpoints.periodic import Checkpoints
+from inference.evaluation.bounds import elbo, elbo_per_datum, kl_by_dimension, mutual_information
+from inference.export import export_predictions
+from inference.guard import Guard
+from inference.initialization.encoders import infer_tables, learn_to_encode
+from inference.initialization.graph import NeighborGraph
+from inference.initialization.image_features import (
+    image_graph,
+    image_variants,
+    oriented_gradients,
+    random_affine,
+)
+from inference.initialization.mixtures import (
+    cold_start,
+    fit_mixtures,
+    standard_normal_priors,
+    warm_start,
+)
+from inference.initialization.neighbor_training import cluster_posterior, fit_neighbors
+from inference.initialization.neighbors import neighbor_clusters
+from inference.initialization.networks import data_dependent_start
+from inference.objectives import (
+    GuideEnum_ELBO,
+    ImportanceWeighted_ELBO,
+    Loss,
+    MeanField_ELBO,
+    MeanFieldEnum_ELBO,
+    ScoreFunction_ELBO,
+)
+from inference.plain import plain_programs
+from inference.runner import SVIRunner
+from inference.schedules import Constant, CoolDown, ProgressiveFadeIn, WarmUp
+from inference.training.batching import Groups, Rows
+from inference.training.together import fit_together
 
 __all__ = [
     "Checkpoints",
@@ -83,25 +74,3 @@ __all__ = [
     "standard_normal_priors",
     "warm_start",
 ]
-
-
-# The modules that define these names.
-_HOMES = (
-    "checkpoints.periodic", "evaluation.bounds", "export", "guard", "initialization.encoders",
-    "initialization.graph", "initialization.image_features", "initialization.mixtures",
-    "initialization.neighbor_training", "initialization.neighbors", "initialization.networks",
-    "objectives", "plain", "runner", "schedules", "training.batching", "training.together",
-)  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    """With the first use of a name, files are read until one defines it."""
-    for home in _HOMES if name in __all__ else ():
-        found = vars(import_module(f"inference.{home}")).get(name)
-        if getattr(found, "__module__", "").startswith(f"inference.{home}"):
-            return found
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return [*globals(), *__all__]

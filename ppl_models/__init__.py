@@ -1,61 +1,57 @@
 """Generative models and their parts: priors, likelihoods, networks."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from ppl_models.annealing import ScaleSites
-    from ppl_models.base import FacetModel, Input
-    from ppl_models.categories import Categorical, Ordinal
-    from ppl_models.columns import Columns
-    from ppl_models.compositions import DirichletMultinomial, Multinomial
-    from ppl_models.counts import NegativeBinomial, Poisson
-    from ppl_models.cvae import CVAE
-    from ppl_models.flow import GMMFlow
-    from ppl_models.given.sparse import SparseRows
-    from ppl_models.ivae import IVAE, ContinuousIVAE
-    from ppl_models.likelihoods import (
-        Bernoulli,
-        ContinuousBernoulli,
-        DiscretizedLogistic,
-        Exact,
-        HeteroscedasticNormal,
-        Incomplete,
-        Likelihood,
-        LogNormal,
-        Normal,
-        StudentT,
-    )
-    from ppl_models.mfcvae import MFCVAE
-    from ppl_models.mlvae import MLVAE
-    from ppl_models.networks import (
-        MLP,
-        AutoregressiveFlow,
-        ConvGrid,
-        ConvLadder,
-        ConvNet,
-        MLPLadder,
-        ResNet,
-        SharedMLP,
-        StridedConvNet,
-    )
-    from ppl_models.nvae import NVAE
-    from ppl_models.priors import (
-        ClassBlocks,
-        Codebook,
-        ConditionalNormal,
-        DirichletWeights,
-        Flat,
-        GaussianMixture,
-        Mixture,
-        NeighborMixture,
-        Prior,
-        StandardNormal,
-        VampPrior,
-    )
-    from ppl_models.vade import VaDE
-    from ppl_models.vlac import GMDGM, VAE, VLAC, VLAE
-    from ppl_models.vqvae import VQVAE, Autoencoder
+from ppl_models.annealing import ScaleSites
+from ppl_models.base import FacetModel, Input
+from ppl_models.categories import Categorical, Ordinal
+from ppl_models.columns import Columns
+from ppl_models.compositions import DirichletMultinomial, Multinomial
+from ppl_models.counts import NegativeBinomial, Poisson
+from ppl_models.cvae import CVAE
+from ppl_models.flow import GMMFlow
+from ppl_models.given.sparse import SparseRows
+from ppl_models.ivae import IVAE, ContinuousIVAE
+from ppl_models.likelihoods import (
+    Bernoulli,
+    ContinuousBernoulli,
+    DiscretizedLogistic,
+    Exact,
+    HeteroscedasticNormal,
+    Incomplete,
+    Likelihood,
+    LogNormal,
+    Normal,
+    StudentT,
+)
+from ppl_models.mfcvae import MFCVAE
+from ppl_models.mlvae import MLVAE
+from ppl_models.networks import (
+    MLP,
+    AutoregressiveFlow,
+    ConvGrid,
+    ConvLadder,
+    ConvNet,
+    MLPLadder,
+    ResNet,
+    SharedMLP,
+    StridedConvNet,
+)
+from ppl_models.nvae import NVAE
+from ppl_models.priors import (
+    ClassBlocks,
+    Codebook,
+    ConditionalNormal,
+    DirichletWeights,
+    Flat,
+    GaussianMixture,
+    Mixture,
+    NeighborMixture,
+    Prior,
+    StandardNormal,
+    VampPrior,
+)
+from ppl_models.vade import VaDE
+from ppl_models.vlac import GMDGM, VAE, VLAC, VLAE
+from ppl_models.vqvae import VQVAE, Autoencoder
 
 __all__ = [
     "CVAE",
@@ -114,24 +110,3 @@ __all__ = [
     "VaDE",
     "VampPrior",
 ]
-
-
-# The modules that define these names.
-_HOMES = (
-    "annealing", "base", "categories", "columns", "compositions", "counts", "cvae", "flow",
-    "given.sparse", "ivae", "likelihood_base", "likelihoods", "mfcvae", "mlvae", "networks",
-    "nvae", "priors", "vade", "vlac", "vqvae",
-)  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    """With the first use of a name, files are read until one defines it."""
-    for home in _HOMES if name in __all__ else ():
-        found = vars(import_module(f"ppl_models.{home}")).get(name)
-        if getattr(found, "__module__", "").startswith(f"ppl_models.{home}"):
-            return found
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return [*globals(), *__all__]

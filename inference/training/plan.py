@@ -29,8 +29,6 @@ __all__ = ["FitPlan", "check_callbacks"]
 
 # Recording takes less time than it saves in so many steps, and compiling in so many.
 STEPS_THAT_PAY, STEPS_THAT_PAY_COMPILING = 500, 4000
-# The schedule of programs without facets.
-DEFAULT = to_config(Constant())
 
 
 @dataclass(frozen=True)
@@ -71,9 +69,8 @@ class FitPlan:
         for run in self.runs:
             check_precision(run.loss)
             check_optimized(run.loss, run.optimizer)
-        if not self.lead.model.priors and (
-            self.lead.precision != "float32" or to_config(self.lead.schedule) != DEFAULT
-        ):
+        default = to_config(self.lead.schedule) == to_config(Constant())
+        if not self.lead.model.priors and not (default and self.lead.precision == "float32"):
             raise ValueError(
                 "a schedule weights the KL terms of facets, and precision is of this library's "
                 "networks, and functions have none: leave it out, and scale their sites by "
