@@ -391,22 +391,3 @@ def test_pyros_adam_in_the_runner_is_torchs() -> None:
         ends.append(list(guide.parameters()))
     for one, other in zip(*ends, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "said"),
-    [
-        ("Adam", "give a class such as torch.optim.SGD"),
-        (torch.optim.SGD([torch.zeros(1, requires_grad=True)]), "must be called with parameters"),
-        (lambda parameters, lr: None, "must be called with parameters"),
-        (Adam({"lr": 1e-2}, {"clip_norm": 1.0}), r"give guard=Guard\(max_norm=...\)"),
-        (
-            ExponentialLR({"optimizer": torch.optim.SGD, "optim_args": {"lr": 1.0}, "gamma": 0.9}),
-            "give the optimizer alone and the callback ReduceOnPlateau",
-        ),
-    ],
-)
-def test_what_is_no_optimizer_is_refused(optimizer: Any, said: str) -> None:
-    guide, _, _ = start(two_facets)
-    with pytest.raises(ValueError, match=said):
-        SVIRunner(guide.model, guide, optimizer=optimizer)

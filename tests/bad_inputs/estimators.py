@@ -8,6 +8,7 @@ from functools import cache, partial
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from sklearn.exceptions import NotFittedError
 
@@ -50,6 +51,9 @@ def estimators() -> dict[type, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeadFacetWarning)
         return {kind: estimated(kind, random_state=0) for kind in KINDS}
+
+
+FRAME = pd.DataFrame({"a": ["u", "v"] * 15, "b": np.arange(30.0)})
 
 
 def facets(**options: Any) -> Callable[[], Any]:
@@ -202,7 +206,20 @@ ESTIMATORS = {
             facets(n_clusters=2, labels={"facet_1": [0, 1, 2] * 10}),
             "'facet_1' has labels up to 2, but n_clusters=2: give 3",
         ),
-        ("misfit: columns", facets(columns={"a": Normal()}), "columns= is for a data frame"),
+        ("misfit: frame", facets(given=FRAME, likelihood=Normal(0.3)), "give columns= by name al"),
+        ("nan: all", facets(given=np.full((9, 3), NAN)), "X has no observed entry"),
+        ("type: dates", facets(given=np.zeros((9, 3), "M8[s]")), "numbers, got dtype datetime64"),
+        ("type: times", facets(given=np.zeros((9, 3), "m8[s]")), "numbers, got dtype timedelta64"),
+        ("huge: an integer", facets(given=[[10**400] * 3] * 9), "that is too large for a float"),
+        ("shape: ragged", facets(given=[[1, 2], [1]]), "X must be an array, with rows of equal"),
+        ("empty: columns", facets(given=pd.DataFrame(index=range(9))), "X is a data frame without"),
+        ("type: text", facets(given=[["1.5", "x", "2"]] * 9), "with arrays of bytes/strings"),
+        ("shape: a number", facets(given=3), "Expected 2D array, got scalar array"),
+        (
+            "misfit: columns",
+            facets(columns={"a": Normal()}),
+            "columns= is for a data frame.*ndarray",
+        ),
     ],
     "MultiFacetClustering.partial_fit": [
         ("range: epochs", lambda: ours().partial_fit(table(), epochs=0), f"epochs {COUNT}, got 0"),

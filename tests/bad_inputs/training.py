@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from pyro.optim import Adam, ExponentialLR
 from torch.utils.data import DataLoader, TensorDataset
 
 from guides import FacetGuide, FlowGuide, VaDEGuide
@@ -208,6 +209,15 @@ RUNS = {
             "LBFGS computes the loss several times a step, which the runner does not",
         ),
         ("misfit: two precisions", lambda: two_precisions().fit(X, 1), "parameters must be of one"),
+        ("type: optimizer", lambda: run_with(optimizer="Adam"), "a class such as torch.optim.SGD"),
+        ("type: built", lambda: run_with(optimizer=BUILT), "must be called with parameters"),
+        ("type: None", lambda: run_with(optimizer=lambda *_, lr: None), "must be called with para"),
+        ("misfit: clips", lambda: run_with(optimizer=CLIPS), r"give guard=Guard\(max_norm=...\)"),
+        (
+            "misfit: decays",
+            lambda: run_with(optimizer=DECAYS),
+            "give the optimizer alone and the callback ReduceOnPlateau",
+        ),
         ("range: lr", lambda: run_with(lr=0.0), "lr must be a positive number, got 0.0"),
         ("type: lr", lambda: run_with(lr="a"), "lr must be a positive number, got 'a'"),
         ("type: seed", lambda: run_with(seed=1.5), "seed must be an integer from 0 to 4294967295"),
@@ -235,6 +245,8 @@ RUNS = {
             lambda: loaded(X, collate_fn=lambda rows: None),
             "batches have no x, only .*: name it 'x'",
         ),
+        ("missing: length", lambda: loaded(X, batch_sampler=iter(())), "give fit steps_per_epoch="),
+        ("misfit: steps", lambda: fit(steps_per_epoch=2), "steps_per_epoch is of a DataLoader"),
         ("missing: batches", lambda: loaded(X, batch_sampler=Unkept()), "gave 0 batches in a pass"),
         (
             "missing: x of a loader",
@@ -540,6 +552,11 @@ def spoilt() -> VaDEGuide:
     with torch.no_grad():
         g.model.mixtures["digit"].loc.fill_(NAN)
     return g
+
+
+BUILT = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
+CLIPS = Adam({"lr": 1e-2}, {"clip_norm": 1.0})
+DECAYS = ExponentialLR({"optimizer": torch.optim.SGD, "optim_args": {"lr": 1.0}, "gamma": 0.9})
 
 
 def run_with(**options: Any) -> SVIRunner:

@@ -437,10 +437,3 @@ def test_other_tables_than_the_training_data_are_refused() -> None:
     whole = short().fit(frame(gaps=False))
     with pytest.raises(ValueError, match="missing entries in column 'age', but the training data"):
         whole.predict(given)
-
-
-def test_one_likelihood_does_not_do_for_mixed_columns() -> None:
-    with pytest.raises(ValueError, match="give columns= by name alone, such as"):
-        short(likelihood=Normal(0.3)).fit(frame())
-    with pytest.raises(ValueError, match=r"columns= is for a data frame, .* but X is ndarray"):
-        short(columns={"a": Normal()}).fit(np.zeros((30, 2)))

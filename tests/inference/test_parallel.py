@@ -452,13 +452,6 @@ def test_an_epoch_of_a_stream_goes_on_where_the_last_one_ended(tmp_path: Path) -
     assert torch.equal(torch.cat([batch.x for batch in resumed.batches(1, 1, 1)]), passes[1])
 
 
-def test_a_stream_without_a_length_needs_steps() -> None:
-    with pytest.raises(ValueError, match="give fit steps_per_epoch=, the number of batches"):
-        on_loader(DataLoader(InTurn(ROWS), 8), None)
-    with pytest.raises(ValueError, match="steps_per_epoch is of a DataLoader"):
-        on_loader(ROWS, None, steps_per_epoch=2)
-
-
 def test_data_sets_are_told_the_epoch() -> None:
     data, told = TensorDataset(ROWS), []
     data.set_epoch = told.append  # type: ignore[attr-defined]

@@ -371,24 +371,6 @@ def test_columns_that_are_not_numbers_are_named() -> None:
     assert list(found.feature_names_in_) == ["a", "b", "c", "word", "whole"]
 
 
-@pytest.mark.parametrize(
-    ("x", "message"),
-    [
-        (np.full((9, 3), NAN), "X has no observed entry"),
-        (np.zeros((9, 3), "M8[s]"), "X must hold numbers, got dtype datetime64"),
-        (np.zeros((9, 3), "m8[s]"), "X must hold numbers, got dtype timedelta64"),
-        ([[10**400] * 3] * 9, "X holds an integer that is too large for a float"),
-        ([[1, 2], [1]], "X must be an array, with rows of equal shape"),
-        (pd.DataFrame(index=range(9)), "X is a data frame without columns"),
-        ([["1.5", "x", "2"]] * 9, "dtype='numeric' is not compatible with arrays of bytes/strings"),
-        (3, "Expected 2D array, got scalar array"),
-    ],
-)
-def test_data_without_numbers_are_refused(x: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        short().fit(x)
-
-
 # Pickles and processes.
 
 
