@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from sklearn.datasets import load_digits
@@ -42,6 +43,16 @@ class Dataset:
     train_labels: Labels
     test_labels: Labels
     image_shape: tuple[int, ...]
+
+    def rows(self, train: Any = slice(None), test: Any = slice(None)) -> Dataset:
+        """Some images of each split: those at the indices, in the slice or under the mask."""
+        return replace(
+            self,
+            train=self.train[train],
+            test=self.test[test],
+            train_labels={name: labels[train] for name, labels in self.train_labels.items()},
+            test_labels={name: labels[test] for name, labels in self.test_labels.items()},
+        )
 
 
 def digits(root: str | Path | None = None, seed: int = 0) -> Dataset:
@@ -121,16 +132,11 @@ def some_rows(data: Dataset, rows: int, test_rows: int | None = None) -> Dataset
     :param test_rows: at most so many test images, too.
     :raises ValueError: if ``rows`` or ``test_rows`` is below 1.
     """
-    train, train_labels = _some(data.train, data.train_labels, check_count("rows", rows))
-    test, test_labels = data.test, data.test_labels
+    train, test = (np.random.default_rng(0).permutation(len(x)) for x in (data.train, data.test))
+    some = data.rows(train[: check_count("rows", rows)])
     if test_rows is not None:
-        test, test_labels = _some(test, test_labels, check_count("test_rows", test_rows))
-    return Dataset(data.name, train, test, train_labels, test_labels, data.image_shape)
-
-
-def _some(images: np.ndarray, labels: Labels, rows: int) -> tuple[np.ndarray, Labels]:
-    kept = np.random.default_rng(0).permutation(len(images))[:rows]
-    return images[kept], {name: values[kept] for name, values in labels.items()}
+        some = some.rows(test=test[: check_count("test_rows", test_rows)])
+    return some
 
 
 def data_root(root: str | Path | None) -> Path:

@@ -99,14 +99,8 @@ def images(name: str, root: Path | None) -> Dataset:
     if name == "digits":
         return digits()
     data = mnist(root)
-    train, held_out = slice(ROWS), slice(ROWS, ROWS + HELD_OUT)
-    return replace(
-        data,
-        train=data.train[train],
-        test=data.train[held_out],
-        train_labels={key: label[train] for key, label in data.train_labels.items()},
-        test_labels={key: label[held_out] for key, label in data.train_labels.items()},
-    )
+    alone = replace(data, test=data.train, test_labels=data.train_labels)
+    return alone.rows(slice(ROWS), slice(ROWS, ROWS + HELD_OUT))
 
 
 def measure(

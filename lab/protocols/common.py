@@ -438,11 +438,8 @@ def hold_out(data: Dataset, rows: int) -> tuple[Dataset, Labeled | None]:
     if rows >= len(data.train):
         raise ValueError(f"--held-out {rows} leaves none of {len(data.train)} rows to train on")
     order = np.random.default_rng(0).permutation(len(data.train))
-    kept, held = (
-        (data.train[chosen], {name: y[chosen] for name, y in data.train_labels.items()})
-        for chosen in (order[rows:], order[:rows])
-    )
-    return replace(data, train=kept[0], train_labels=kept[1]), held
+    held = data.rows(order[:rows])
+    return data.rows(order[rows:]), (held.train, held.train_labels)
 
 
 def fit_and_report(

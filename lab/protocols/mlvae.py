@@ -252,17 +252,9 @@ def held_out(data: Dataset, factor: str) -> tuple[Dataset, Dataset]:
     def rows(labels: dict[str, np.ndarray], seen: bool) -> np.ndarray:
         return np.isin(labels[factor] % 5, (0, 2, 4)) == seen
 
-    def part(train: np.ndarray, test: np.ndarray) -> Dataset:
-        return replace(
-            data,
-            train=data.train[train],
-            test=data.test[test],
-            train_labels={name: labels[train] for name, labels in data.train_labels.items()},
-            test_labels={name: labels[test] for name, labels in data.test_labels.items()},
-        )
-
     train = rows(data.train_labels, True)
-    return part(train, rows(data.test_labels, True)), part(train, rows(data.test_labels, False))
+    seen, unseen = (data.rows(train, rows(data.test_labels, each)) for each in (True, False))
+    return seen, unseen
 
 
 def reader(guide: FacetGuide, x: np.ndarray, settings: Settings, seed: int) -> Reader:
