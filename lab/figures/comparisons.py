@@ -58,31 +58,6 @@ def grouped_boxes(
     return figure
 
 
-def grouped_means(
-    values: Mapping[str, Mapping[Any, Sequence[float]]], xlabel: str, ylabel: str
-) -> Figure:
-    """Means with sample standard deviations, one line for each item compared; for few values per
-    setting.
-
-    :param values: by the items compared, then by setting.
-    """
-    settings = list(next(iter(values.values())))
-    figure, axes = new_figure(4.6, 3.2, 1, 1)
-    ax = axes.flat[0]
-    for i, (style, (name, groups)) in enumerate(zip(styles(), values.items(), strict=False)):
-        at = np.arange(len(settings)) + 0.06 * (i - (len(values) - 1) / 2)
-        means = [np.mean(groups[setting]) for setting in settings]
-        errors = [
-            np.std(groups[setting], ddof=1) if len(groups[setting]) > 1 else 0.0
-            for setting in settings
-        ]
-        ax.errorbar(at, means, errors, **style, markersize=4, linewidth=1, capsize=3, label=name)
-    ax.set_xticks(range(len(settings)), [str(setting) for setting in settings])
-    label_axes(ax, xlabel, ylabel)
-    ax.legend(fontsize=7, frameon=False)
-    return figure
-
-
 def grouped_points(
     points: Mapping[Any, tuple[Sequence[float], Sequence[float]]], xlabel: str, ylabel: str
 ) -> Figure:

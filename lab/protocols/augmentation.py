@@ -30,7 +30,6 @@ from facetvae.datasets import Dataset
 from inference import SVIRunner
 from inference.callbacks import JSONLines
 from inference.randomness import derive_seed, seeded
-from lab.figures.comparisons import grouped_means
 from lab.protocols import nvae
 from lab.protocols.common import (
     add_setting_flags,
@@ -219,19 +218,6 @@ def main(argv: list[str] | None = None) -> None:
     named = {" ".join(map(str, cell)): errors for cell, errors in found.items()}
     write_json(out / "results.json", named)
     print(format_table(found))
-    folder = out / "figures"
-    folder.mkdir(exist_ok=True)
-    percent = {cell: [100 * value for value in errors] for cell, errors in found.items()}
-    for share in settings.shares:
-        of_share = {
-            model: {scale: percent[model, share, scale] for scale in settings.scales}
-            for model in MODELS
-        }
-        of_share["none generated"] = dict.fromkeys(settings.scales, percent["baseline", 0.0, 1.0])
-        figure = grouped_means(
-            of_share, "standard deviation of the latents", f"test error, %, share {share:g}"
-        )
-        figure.savefig(folder / f"error_{share:g}.png", dpi=150)
 
 
 if __name__ == "__main__":
