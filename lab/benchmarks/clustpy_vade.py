@@ -29,8 +29,6 @@ def gray(images: np.ndarray) -> np.ndarray:
 def main(arguments: list[str] | None = None) -> None:
     parser = described_by(__doc__)
     parser.add_argument("--data-root", help="where MNIST is")
-    parser.add_argument("--num-clusters", type=int, default=10)
-    parser.add_argument("--pretrain-epochs", type=int, default=100, help="as an autoencoder")
     parser.add_argument("--epochs", type=int, default=150, help="with the mixture")
     parser.add_argument("--train-rows", type=int, help="most training images")
     parser.add_argument("--seed", type=int, default=0)
@@ -39,11 +37,7 @@ def main(arguments: list[str] | None = None) -> None:
     data = some_rows(data, args.train_rows or len(data.train))
     started = time.perf_counter()
     found = clustpy("deep").VaDE(
-        args.num_clusters,
-        pretrain_epochs=args.pretrain_epochs,
-        clustering_epochs=args.epochs,
-        device="cpu",
-        random_state=args.seed,
+        10, pretrain_epochs=100, clustering_epochs=args.epochs, device="cpu", random_state=args.seed
     )
     found.fit(gray(data.train))
     print(f"seconds: {time.perf_counter() - started:.0f}")

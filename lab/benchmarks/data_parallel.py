@@ -1,7 +1,7 @@
 """One, two and four processes that train the same run: the gradient, how runs end, what each reads,
 and the memory of one whose data do not fit.
 
-    python -m lab.benchmarks.data_parallel --seeds 20 --gigabytes 4
+    python -m lab.benchmarks.data_parallel --seeds 20
 
 1. At fixed noise, how far the gradient of several processes, of one array's parts or with loaders
   of their own rows (as many each, or a half, a quarter and so on), is from that of one (MFCVAE,
@@ -40,7 +40,7 @@ from guides import VaDEGuide
 from inference import SVIRunner, elbo
 from ppl_models import MFCVAE, VAE, GaussianMixture, MLPLadder, Normal, SharedMLP
 
-SIZES, ROWS, WIDTH, FILES = (1, 2, 4), 512, 784, 64
+SIZES, ROWS, WIDTH, FILES, GIGABYTES = (1, 2, 4), 512, 784, 64, 4
 CGROUP = Path("/sys/fs/cgroup/memory/facetvae")
 
 
@@ -177,10 +177,10 @@ def show_ends(folder: Path, seeds: int) -> None:
         )
 
 
-def show_reading(folder: Path, gigabytes: float) -> None:
+def show_reading(folder: Path) -> None:
     files = folder / "files"
     files.mkdir()
-    rows = int(gigabytes * 2**30 / (4 * WIDTH * FILES))
+    rows = GIGABYTES * 2**30 // (4 * WIDTH * FILES)
     for i in range(FILES):
         x = np.random.default_rng(i).standard_normal((rows, WIDTH), dtype=np.float32)
         np.save(files / f"{i:02}.npy", x)
@@ -189,9 +189,9 @@ def show_reading(folder: Path, gigabytes: float) -> None:
         read = [json.loads((folder / f"{rank}.json").read_text()) / 2**20 for rank in range(size)]
         print(f"{size} processes read {', '.join(f'{each:.0f}' for each in read)} MiB", flush=True)
     CGROUP.mkdir(exist_ok=True)
-    limit = int(gigabytes * 2**30 / 4)
+    limit = GIGABYTES * 2**30 // 4
     (CGROUP / "memory.limit_in_bytes").write_text(str(limit))
-    print(f"{gigabytes * 2**10:.0f} MiB of data, limit {limit / 2**20:.0f} MiB", flush=True)
+    print(f"{GIGABYTES * 2**10} MiB of data, limit {limit / 2**20:.0f} MiB", flush=True)
     subprocess.run(
         [sys.executable, "-m", "lab.benchmarks.data_parallel", "--limited", files],
         preexec_fn=lambda: (CGROUP / "cgroup.procs").write_text(str(os.getpid())),
@@ -204,7 +204,6 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seeds", type=int, default=20, help="of the runs on digits; 0 for none")
-    parser.add_argument("--gigabytes", type=float, default=4, help="of the files; 0 for none")
     parser.add_argument("--limited", type=Path, help="a folder of files: only an epoch of them")
     args = parser.parse_args()
     if args.limited:
@@ -214,8 +213,7 @@ def main() -> None:
         show_gradients(folder)
         if args.seeds:
             show_ends(folder, args.seeds)
-        if args.gigabytes:
-            show_reading(folder, args.gigabytes)
+        show_reading(folder)
 
 
 if __name__ == "__main__":

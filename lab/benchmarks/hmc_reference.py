@@ -29,6 +29,8 @@ from lab.run_lines import described_by
 from ppl_models import MFCVAE, VAE, Bernoulli, FacetModel, GaussianMixture, SharedMLP
 
 STARTS, BLOCKS = 4, 20
+# Of each start: draws, after the steps of the warm-up.
+DRAWS, WARMUP = 400, 300
 COMPILED = {"jit_compile": True, "ignore_jit_warnings": True}
 
 
@@ -63,12 +65,12 @@ def held_out(data: Dataset) -> Tensor:
     return torch.as_tensor(data.test[rows], dtype=torch.float64)
 
 
-def nuts_draws(model: FacetModel, x: Tensor, num_samples: int, warmup: int) -> np.ndarray:
+def nuts_draws(model: FacetModel, x: Tensor) -> np.ndarray:
     """Draws of all facets' latents, side by side: ``[data, coordinates, starts, draws]``."""
     rows = model.prepare(x).repeat(STARTS, 1)
     options = {"marginal": True} if model.mixtures else {}
     kernel = NUTS(model, max_plate_nesting=1, init_strategy=init_to_sample, **COMPILED)
-    chain = MCMC(kernel, num_samples, warmup, disable_progbar=True)
+    chain = MCMC(kernel, DRAWS, WARMUP, disable_progbar=True)
     chain.run(rows, **options)
     latents = chain.get_samples()
     z = torch.cat([latents[f"z_{name}"] for name in model.priors], -1)  # [draws, rows, d]
@@ -115,13 +117,13 @@ def gap(guide: FacetGuide, x: Tensor, num_draws: int) -> tuple[float, float]:
     return float(found.mean()), float((error**2).sum().sqrt() / len(error))
 
 
-def compare(guide: FacetGuide, x: Tensor, num_samples: int, warmup: int) -> dict[str, float]:
+def compare(guide: FacetGuide, x: Tensor) -> dict[str, float]:
     """The figures of one fitted guide, each with its Monte-Carlo error where it has one."""
     posterior = guide.posterior(x).values()
     loc = np.concatenate([q.mean.numpy() for q in posterior], -1)
     scale = np.concatenate([q.stddev.numpy() for q in posterior], -1)
     begun = time.perf_counter()
-    draws = nuts_draws(guide.model, x, num_samples, warmup)
+    draws = nuts_draws(guide.model, x)
     seconds = time.perf_counter() - begun
     mean, covariance = moments(draws)
     sd = np.sqrt(np.einsum("nii->ni", covariance))
@@ -155,13 +157,11 @@ def compare(guide: FacetGuide, x: Tensor, num_samples: int, warmup: int) -> dict
 def main() -> None:
     parser = described_by(__doc__)
     parser.add_argument("--seeds", type=int, default=1, help="0 to this number")
-    parser.add_argument("--draws", type=int, default=400, help="of each start, after the warm-up")
-    parser.add_argument("--warmup", type=int, default=300)
     args = parser.parse_args()
     data = digits()
     for name, build in MODELS.items():
         for seed in range(args.seeds):
-            found = compare(fitted(build, data, seed), held_out(data), args.draws, args.warmup)
+            found = compare(fitted(build, data, seed), held_out(data))
             for measure, value in found.items():
                 print(f"{name} seed {seed} {measure} {value:.4f}", flush=True)
 

@@ -206,16 +206,15 @@ def measure(rows: int, seed: int, share: float) -> dict[str, dict[str, float]]:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = parser_of(__doc__, 10, 20)
     parser.add_argument("--rows", type=int, default=1000, help="of simulated tables")
-    parser.add_argument("--shares", nargs="+", type=float, default=list(SHARES))
     args = parser.parse_args(arguments)
-    runs = [(seed, share) for share in args.shares for seed in range(*args.seeds)]
+    runs = [(seed, share) for share in SHARES for seed in range(*args.seeds)]
     settings = {"table": "drawn", "rows": args.rows}
 
     def measured(seed: int, share: float) -> dict[str, Any]:
         return {"scores": measure(args.rows, seed, share)}
 
     lines = run_all(args.out, runs, ["seed", "share"], settings, measured)
-    for share in args.shares:
+    for share in SHARES:
         found = [line["scores"] for line in lines if line["share"] == share]
         print_tables(found, f"{share:.0%} removed, ")
 

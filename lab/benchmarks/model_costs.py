@@ -2,7 +2,7 @@
 
     python -m lab.benchmarks.model_costs --steps 30 --out costs.json
     python -m lab.benchmarks.model_costs --models MFCVAE VAE --modes --device cuda
-    python -m lab.benchmarks.model_costs --models --threads 1 --out modes.json
+    OMP_NUM_THREADS=1 python -m lab.benchmarks.model_costs --models --out modes.json
     python -m lab.benchmarks.model_costs --smoke
 
 For every model, interleaved in one process, medians of: the step that SVIRunner.fit takes, its
@@ -241,7 +241,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--steps", type=int, default=30, help="timed steps of each variant")
     parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
-    parser.add_argument("--threads", type=int, help="of PyTorch")
     parser.add_argument(
         "--smoke", action="store_true", help="tiny sizes and three steps, to see that it runs"
     )
@@ -252,8 +251,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     args = parser.parse_args(arguments)
     pyro.set_rng_seed(0)
-    if args.threads:
-        torch.set_num_threads(args.threads)
     settings = Settings(FULL, args.device, args.steps)
     if args.smoke:
         settings = replace(settings, size=SMALL, steps=3, untimed=1)

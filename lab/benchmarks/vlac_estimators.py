@@ -22,6 +22,9 @@ from inference import Loss, SVIRunner, warm_start
 from lab.run_lines import described_by
 from ppl_models import VLAC, MLPLadder, Normal
 
+# Of each loss; a tenth as many of its gradient.
+DRAWS = 5000
+
 
 def handled(guide: LadderGuide, discrete: Discrete | None) -> Loss:
     """The same posterior, its clusters handled in another way."""
@@ -34,9 +37,6 @@ def main() -> None:
     parser = described_by(__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=60, help="of each stage")
-    parser.add_argument(
-        "--draws", type=int, default=5000, help="of each loss; a tenth as many of its gradient"
-    )
     args = parser.parse_args()
     data = digits()
     pyro.set_rng_seed(args.seed)
@@ -63,7 +63,7 @@ def main() -> None:
     losses["score function"] = handled(guide, ScoreFunction("none"))
     x = torch.as_tensor(data.train[:16])
     programs = {name: Program(loss, x) for name, loss in losses.items()}
-    reports = compare_estimators(programs, programs["enumerated"], args.draws, args.seed)
+    reports = compare_estimators(programs, programs["enumerated"], DRAWS, args.seed)
     columns = (
         "bias",
         "bias_error",
