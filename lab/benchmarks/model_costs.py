@@ -5,12 +5,12 @@
     OMP_NUM_THREADS=1 python -m lab.benchmarks.model_costs --models --out modes.json
     python -m lab.benchmarks.model_costs --smoke
 
-For every model, interleaved in one process, medians of: the step that SVIRunner.fit takes, its
-guard's look included ("ours"), also with networks in bfloat16; a plain PyTorch loop of the same
-objective, written by hand around the same networks ("plain loop"); and encoder, decoder, their
-backward pass and Adam's step ("networks alone"). Before that the two objectives and their gradients
-are compared, with the same noise: where they differ the program ends. Batches lie on the device
-beforehand.
+For every model, interleaved in one process, medians of: the step that SVIRunner.fit takes, the
+dealing of its batch and its guard's look included ("ours"), also with networks in bfloat16; a plain
+PyTorch loop of the same objective, written by hand around the same networks ("plain loop"); and
+encoder, decoder, their backward pass and Adam's step ("networks alone"). Before that the two
+objectives and their gradients are compared, with the same noise: where they differ the program
+ends. Data lie on the device beforehand.
 
 Then, at batches of 64 rows, the ways in which SVIRunner.fit takes its steps: through Pyro's
 handlers (compile=None) and replayed (compile="replay"), whole steps with the gathering of their
@@ -30,6 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pyro
@@ -45,10 +46,8 @@ from lab.benchmarks.model_steps import (
     begin,
     check_same_objective,
     in_turns,
-    interleaved_medians,
     ratios,
     spread,
-    timed,
 )
 from lab.run_lines import described_by
 from ppl_models.given.observed import Observed
@@ -65,13 +64,11 @@ class Settings:
     """How to measure.
 
     :ivar steps: timed, of each variant.
-    :ivar untimed: before these.
     """
 
     size: Size
     device: torch.device
     steps: int
-    untimed: int = 5
 
 
 def build_step(variant: str, case: Case, settings: Settings) -> Callable[[], Any]:
@@ -82,10 +79,9 @@ def build_step(variant: str, case: Case, settings: Settings) -> Callable[[], Any
 
 def seconds_of_model(case: Case, settings: Settings) -> dict[str, float]:
     """Median seconds of each variant's step."""
-    steps = {
-        variant: timed(build_step(variant, case, settings), settings.device) for variant in VARIANTS
-    }
-    return interleaved_medians(steps, settings.steps, settings.untimed)
+    steps = {variant: build_step(variant, case, settings) for variant in VARIANTS}
+    times = in_turns(steps, settings.steps, 1, time.perf_counter)
+    return {variant: median(of) for variant, of in times.items()}
 
 
 # SVIRunner's compile=, by name; XLA takes the steps of a pass at once, so a turn is a pass.
@@ -253,7 +249,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     pyro.set_rng_seed(0)
     settings = Settings(FULL, args.device, args.steps)
     if args.smoke:
-        settings = replace(settings, size=SMALL, steps=3, untimed=1)
+        settings = replace(settings, size=SMALL, steps=3)
     found = measure(args.models, settings, args.modes)
     if args.out is not None:
         args.out.write_text(json.dumps(found, indent=1) + "\n")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyro
@@ -91,20 +92,6 @@ class FitSteps:
         return next(iter(recorder.refused.values()))
 
 
-def library_step(guide: FacetGuide, batch: Observed, precision: str = "float32") -> Step:
-    """The step that a run takes through Pyro, without the dealing of its batch."""
-    runner = SVIRunner(guide.model, guide, precision=precision, compile=None)
-    steps = steps_of_a_run(runner, batch, len(batch))
-    runner.loss.train()
-    (turn,) = steps.turns(0)
-
-    def step() -> None:
-        with network_precision(PRECISIONS[precision]), pyro.validation_enabled(False):
-            steps.take(turn)
-
-    return step
-
-
 def plain_step(objective: Callable[..., Tensor], guide: FacetGuide, batch: Observed) -> Step:
     """The step of a plain loop, for any objective of a guide and a batch."""
     optimizer = torch.optim.Adam(guide.parameters(), lr=5e-4, fused=True)
@@ -115,11 +102,16 @@ def plain_step(objective: Callable[..., Tensor], guide: FacetGuide, batch: Obser
         loss.backward()
         optimizer.step()
 
+    step.wait = partial(synchronize, batch.x.device)
     return step
 
 
 def _ours(precision: str) -> Callable[[Case, FacetGuide, Observed], Step]:
-    return lambda case, guide, batch: library_step(guide, batch, precision)
+    def step(case: Case, guide: FacetGuide, batch: Observed) -> FitSteps:
+        runner = SVIRunner(guide.model, guide, precision=precision, compile=None)
+        return FitSteps(runner, batch, len(batch))
+
+    return step
 
 
 # By name, from a case with its guide and a batch.
@@ -129,35 +121,6 @@ VARIANTS: dict[str, Callable[[Case, FacetGuide, Observed], Step]] = {
     "networks alone": lambda case, guide, batch: plain_step(case.networks, guide, batch),
     "ours, bf16": _ours("bf16"),
 }
-
-
-def timed(step: Step, device: torch.device) -> Callable[[], float]:
-    """The same step as a function that returns its seconds."""
-
-    def measured() -> float:
-        synchronize(device)
-        started = time.perf_counter()
-        step()
-        synchronize(device)
-        return time.perf_counter() - started
-
-    return measured
-
-
-def interleaved_medians(
-    steps: dict[str, Callable[[], float]], turns: int, untimed: int
-) -> dict[str, float]:
-    """Median seconds of each step over ``turns`` rounds of all of them, after ``untimed``
-    rounds.
-    """
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    with pyro.validation_enabled(False):
-        for turn in range(untimed + turns):
-            for name, step in steps.items():
-                seconds = step()
-                if turn >= untimed:
-                    times[name].append(seconds)
-    return {name: statistics.median(values) for name, values in times.items()}
 
 
 def begin(step: Step) -> float:

@@ -47,7 +47,7 @@ from lab.benchmarks.step_time import SIZES, ours, plain_copy
 from ppl_models.given.observed import Observed
 
 CPU = torch.device("cpu")
-BRIEFLY = Settings(SMALL, CPU, steps=1, untimed=0)
+BRIEFLY = Settings(SMALL, CPU, steps=1)
 
 
 @pytest.mark.parametrize("name", list(CASES))
