@@ -18,12 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyro
 
 from facetvae.datasets import Dataset
 from guides import ClassifierGuide
 from inference import SVIRunner, elbo
-from inference.callbacks import JSONLines
 from lab.protocols import nvae
 from lab.protocols.common import checkpointing, once
 from lab.protocols.datasets import load
@@ -40,32 +38,13 @@ def trained(
     :param start: run folder of a model whose weights it starts from.
     :returns: the run folder.
     """
-    label = data.train_labels["digit"]
-    rows, given = np.arange(len(label)), label
-    if settings.labels:
-        rows, given, _ = nvae.some_labels(label, settings.labels, settings.labeled_share, seed)
-
-    def make() -> dict[str, Any]:
-        pyro.set_rng_seed(seed)
-        guide = nvae.build("nvae", "simplified", data, int(label.max()) + 1, settings)
-        if start is not None:
-            guide.load_state_dict(SVIRunner.load(start).guide.state_dict())
-        runner = nvae.make_runner(guide, "simplified", settings, seed)
-        runner.fit(
-            data.train[rows],
-            settings.epochs,
-            settings.batch_size,
-            label=given,
-            callbacks=[JSONLines(folder / "metrics.jsonl")],
-            checkpoints=checkpointing(folder),
-        )
-        runner.save(folder)
-        return {"history": runner.history}
-
-    folder.mkdir(parents=True, exist_ok=True)
     about = {"data": data.name, "seed": seed, "start": str(start), **asdict(settings)}
-    once(folder / "results.json", about, make)
-    return folder
+    label = data.train_labels["digit"]
+    if settings.labels:
+        rows, label, _ = nvae.some_labels(label, settings.labels, settings.labeled_share, seed)
+        data = data.rows(rows)
+    run = ("nvae", data, label, settings, seed, folder, about, checkpointing(folder))
+    return nvae.trained(*run, start=start)
 
 
 def error(guide: ClassifierGuide, x: np.ndarray, label: np.ndarray) -> float:

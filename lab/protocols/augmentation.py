@@ -22,13 +22,11 @@ from statistics import mean, stdev
 from typing import Any
 
 import numpy as np
-import pyro
 import torch
 from sklearn.neural_network import MLPClassifier
 
 from facetvae.datasets import Dataset
 from inference import SVIRunner
-from inference.callbacks import JSONLines
 from inference.randomness import derive_seed, seeded
 from lab.protocols import nvae
 from lab.protocols.common import (
@@ -81,25 +79,11 @@ def generator(
     model: str, data: Dataset, of: str, settings: Settings, seed: int, device: str, out: Path
 ) -> NVAE | CVAE:
     """The generative model of one repeat, trained, or loaded where it was."""
-    chosen, label, folder = (
-        of_generators(settings),
-        data.train_labels[of],
-        out / model / f"seed-{seed}",
-    )
-
-    def train() -> dict[str, Any]:
-        folder.mkdir(parents=True, exist_ok=True)
-        pyro.set_rng_seed(seed)
-        guide = nvae.build(model, "simplified", data, int(label.max()) + 1, chosen)
-        runner = nvae.make_runner(guide, "simplified", chosen, seed, device)
-        callbacks = [JSONLines(folder / "metrics.jsonl")]
-        options = {"callbacks": callbacks, "checkpoints": checkpointing(out, model, f"seed-{seed}")}
-        runner.fit(data.train, chosen.epochs, chosen.batch_size, label=label, **options)
-        runner.save(folder)
-        return {"history": runner.history}
-
-    once(folder / "results.json", {"data": data.name, **asdict(chosen)}, train)
-    return SVIRunner.load(folder).model  # type: ignore[return-value]
+    chosen, label = of_generators(settings), data.train_labels[of]
+    about = {"data": data.name, **asdict(chosen)}
+    folder, kept = out / model / f"seed-{seed}", checkpointing(out, model, f"seed-{seed}")
+    run = nvae.trained(model, data, label, chosen, seed, folder, about, kept, device)
+    return SVIRunner.load(run).model  # type: ignore[return-value]
 
 
 def mixed(

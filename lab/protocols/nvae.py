@@ -14,6 +14,7 @@ built from the same parts; --beta makes a beta-VAE of the latter.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from sklearn.neural_network import MLPClassifier
 
 from facetvae.datasets import Dataset
 from guides import ClassifierGuide, ConditionalGuide, FacetGuide, VaDEGuide
-from inference import Constant, GuideEnum_ELBO, SVIRunner, kl_by_dimension
+from inference import Checkpoints, Constant, GuideEnum_ELBO, SVIRunner, kl_by_dimension
 from inference.callbacks import JSONLines
 from inference.figures.training import training_curves
 from inference.metrics import probe_accuracy
@@ -48,6 +49,7 @@ from lab.protocols.common import (
     fabric_on,
     first_goes_on,
     load_data,
+    once,
     open_run_folder,
     resolve,
     write_json,
@@ -143,6 +145,40 @@ def make_runner(
         device=device,
         precision=settings.precision,
     )
+
+
+def trained(
+    model: str,
+    data: Dataset,
+    label: np.ndarray,
+    settings: Settings,
+    seed: int,
+    folder: Path,
+    about: Mapping[str, Any],
+    checkpoints: Checkpoints,
+    device: str = "cpu",
+    start: Path | None = None,
+) -> Path:
+    """The folder of a run of the simplified objective; one that is there ``about`` the same stays.
+
+    :param label: of each training image, or -1.
+    :param start: folder of a run whose weights it begins with.
+    """
+
+    def train() -> dict[str, Any]:
+        folder.mkdir(parents=True, exist_ok=True)
+        pyro.set_rng_seed(seed)
+        guide = build(model, "simplified", data, int(label.max()) + 1, settings)
+        if start is not None:
+            guide.load_state_dict(SVIRunner.load(start).guide.state_dict())
+        runner = make_runner(guide, "simplified", settings, seed, device)
+        options = {"callbacks": [JSONLines(folder / "metrics.jsonl")], "checkpoints": checkpoints}
+        runner.fit(data.train, settings.epochs, settings.batch_size, label=label, **options)
+        runner.save(folder)
+        return {"history": runner.history}
+
+    once(folder / "results.json", about, train)
+    return folder
 
 
 def some_labels(
