@@ -286,7 +286,7 @@ class ReduceOnPlateau:
     scheduler of that name).
 
     It follows the objective of each record, a mean over the logging interval, and adds the rate to
-    the record as ``lr``.
+    the record as ``lr``. As :class:`StopEarly`, it waits anew in each call of ``fit``.
 
     :param patience: records without an improvement before the rate is reduced.
     :param threshold: the least improvement that counts, in nats per datum.
@@ -316,6 +316,9 @@ class ReduceOnPlateau:
             "patience": patience,
             "threshold": threshold,
         }
+        self.check()
+
+    def check(self, runner: Run | None = None) -> None:
         self.scheduler: ReduceLROnPlateau | None = None
         self.resumed: dict[str, Any] = {}
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from inference import Checkpoints, SVIRunner, fit_together
-from inference.callbacks import Draw, Evaluate, JSONLines, StopEarly
+from inference.callbacks import Draw, Evaluate, JSONLines, ReduceOnPlateau, StopEarly
 from inference.checkpoints.periodic import CheckpointWarning
 from inference.records import check_record
 from tests.catalog import two_facets
@@ -77,6 +77,14 @@ def test_each_fit_waits_anew() -> None:
     assert first.fit(X, epochs=9, callbacks=calls, **SIZES).epoch == 3
     assert other.fit(X, epochs=9, callbacks=calls, **SIZES).epoch == 4, "another run's best"
     assert other.fit(X, epochs=9, callbacks=calls, **SIZES).epoch == 4 + 3, "an earlier one"
+
+
+def test_the_rate_is_reduced_for_what_this_fit_brings() -> None:
+    run, reduce = runner(), ReduceOnPlateau(patience=2)
+    run.fit(X, epochs=1, callbacks=[reduce], **SIZES)
+    reduce.scheduler.best = -1e9
+    run.fit(X, epochs=4, callbacks=[reduce], **SIZES)
+    assert run.history[-1]["lr"] == run.lr == 5e-4, "the objective fell"
 
 
 def test_callbacks_of_one_run_serve_another() -> None:
