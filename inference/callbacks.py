@@ -3,9 +3,9 @@
 A callback with state has ``state_dict()``, which returns the state in JSON types, and
 ``load_state_dict(state)``; they are called when a run is checkpointed and resumed. A callback whose
 arguments may not fit the run can have ``check(runner)``, which is called before the first step and
-raises ``ValueError``. A callback with ``settings()``, which returns its constructor's arguments by
-name (numbers, text, arrays), resumes only a run whose callback had the same; of others only the
-type is compared.
+raises ``ValueError``; one that begins anew there goes on if ``runner.continued``. A callback with
+``settings()``, which returns its constructor's arguments by name (numbers, text, arrays), resumes
+only a run whose callback had the same; of others only the type is compared.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ class StopEarly:
 
     The parameters are those of that moment, not the best ones. To stop by a number on held-out
     data, put an :class:`Evaluate` before this callback. Each call of ``fit`` waits anew, unless it
-    resumes a run.
+    resumes a run or is a part of ``fit_neighbors``.
 
     :param measure: the number's name in the record; records without it are skipped.
     :param patience: records without an improvement before training ends.
@@ -239,7 +239,8 @@ class StopEarly:
         self.waited = 0
 
     def check(self, runner: Run) -> None:
-        self.best, self.waited = None, 0
+        if not runner.continued:
+            self.best, self.waited = None, 0
 
     def __call__(self, runner: Run, record: dict[str, Any]) -> None:
         if self.measure not in record:
@@ -316,11 +317,12 @@ class ReduceOnPlateau:
             "patience": patience,
             "threshold": threshold,
         }
-        self.check()
-
-    def check(self, runner: Run | None = None) -> None:
         self.scheduler: ReduceLROnPlateau | None = None
         self.resumed: dict[str, Any] = {}
+
+    def check(self, runner: Run) -> None:
+        if not runner.continued:
+            self.scheduler, self.resumed = None, {}
 
     def __call__(self, runner: Run, record: dict[str, Any]) -> None:
         if self.scheduler is None or self.scheduler.optimizer is not runner.optimizer:

@@ -74,6 +74,7 @@ class Run:
     :ivar epoch: passes over the data so far.
     :ivar step: optimizer steps so far, which the schedule depends on.
     :ivar should_stop: set by a callback to end training after its record.
+    :ivar continued: whether the call of ``fit`` is a further part of one by ``fit_neighbors``.
     :ivar random_state: of the streams with which training begins or goes on.
     :ivar progress: of the call of ``fit``.
     :ivar counters: what each step changes beside parameters, buffers and the optimizer's state, by
@@ -115,7 +116,7 @@ class Run:
         self.history: list[dict[str, Any]] = []
         self.epoch = 0
         self.step = 0
-        self._in_use = False
+        self._in_use = self.continued = False
         self.begin()
         with seeded(self.seed, self.device):
             self.random_state = random_state(self.device)

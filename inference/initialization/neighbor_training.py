@@ -18,6 +18,7 @@ from inference.randomness import derive_seed
 from inference.runner import SVIRunner
 from ppl_models.distributions import CERTAIN
 from ppl_models.given.checks import check_count, check_kind
+from ppl_models.modes import temporarily
 from ppl_models.priors import NeighborMixture
 
 # Most sweeps of mean field, and the largest change of a probability after which it ends.
@@ -119,7 +120,8 @@ def fit_neighbors(
             found = _posteriors(runner.guide, alone, graphs, learn_strength)
             given = {**fit_options, **give(graphs, found, known)}
         forms = x if augment is None else _forms(augment, x, number, runner)
-        runner.fit(forms, min(starts.step, epochs - start), checkpoints=part, **given)
+        with temporarily(runner, continued=start > 0):  # callbacks wait over all parts
+            runner.fit(forms, min(starts.step, epochs - start), checkpoints=part, **given)
         if runner.should_stop:
             break
     return runner

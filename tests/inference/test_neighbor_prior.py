@@ -31,6 +31,7 @@ from inference import (
     oriented_gradients,
     random_affine,
 )
+from inference.callbacks import ReduceOnPlateau, StopEarly
 from inference.initialization import image_features
 from inference.initialization.neighbor_training import likeliest_strength, mean_field
 from ppl_models import (
@@ -280,6 +281,17 @@ def test_an_encoder_learns_clusters_as_neighbors_tell_them(monkeypatch: pytest.M
     assert accuracy(label, last) > 0.97, "neighbors tell more than the datum does"
     # The Bayes rule of the datum alone is right in Phi(1.5) = 93 %.
     assert accuracy(label, runner.guide.predict(x)["group"]) > 0.88
+
+
+def test_callbacks_wait_over_all_parts_of_a_call() -> None:
+    x = moons()[0] / 4 + 0.5
+    model = VaDE((2,), NeighborMixture(GaussianMixture(2, 2)), network=SharedMLP((8,)))
+    runner, graph = SVIRunner(model, VaDEGuide(model)), NeighborGraph(x)
+    calls = [StopEarly(patience=3, threshold=1e9), ReduceOnPlateau(patience=1, threshold=1e9)]
+    for epochs in (4, 8):  # a second call waits anew
+        fit_neighbors(runner, x, graph, 20, every=1, callbacks=calls, progress=False)
+        assert runner.epoch == epochs
+    assert runner.history[3]["lr"] == runner.lr / 2
 
 
 def test_known_clusters_count_among_neighbors() -> None:
