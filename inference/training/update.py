@@ -149,12 +149,17 @@ class Update:
         return self.states[has]
 
     def _moments(self, parameter: Tensor) -> dict[str, Tensor]:
-        """As Adam makes them before its first step."""
+        """As Adam makes them before its first step, in the parameter's type and layout of now, by
+        which fused steps read them.
+        """
         state = self.run.optimizer.state[parameter]
         if not state:
             state["step"] = torch.zeros((), device=parameter.device)
             for moment in MOMENTS:
                 state[moment] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+        for name in MOMENTS:
+            if (of := state[name]).stride() != parameter.stride() or of.dtype != parameter.dtype:
+                state[name] = torch.empty_like(parameter).copy_(of)
         return state
 
     def settings(self) -> Hashable:

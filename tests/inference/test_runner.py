@@ -288,6 +288,25 @@ def test_what_was_frozen_learns_once_it_is_unfrozen(optimizer: Any) -> None:
     assert not any(torch.equal(p, before[name]) for name, p in guide.encoder.named_parameters())
 
 
+@pytest.mark.parametrize("mode", [None, "replay"])
+def test_moments_follow_what_becomes_of_their_parameter(mode: str | None) -> None:
+    """Between two fits a weight is laid out anew, or is not; then all are doubled."""
+    ends, x = [], torch.rand(8, 6)
+    for change in (torch.contiguous_format, torch.preserve_format):
+        torch.manual_seed(0)
+        guide = small()
+        weight = guide.encoder.get_parameter("backbones.0.1.weight")
+        weight.data = weight.data.T.contiguous().T
+        runner = SVIRunner(guide.model, guide, compile=mode).fit(x, 9, progress=False)
+        weight.data = weight.data.clone(memory_format=change)
+        runner.fit(x, 9, progress=False)
+        ends.append(weight.detach().clone())
+    torch.testing.assert_close(*ends)
+    guide.double()
+    runner.fit(x, 1, progress=False)
+    assert not torch.equal(weight, ends[1].double())
+
+
 def test_uint8_data_stay_uint8_until_the_step() -> None:
     guide = small()
     runner = SVIRunner(guide.model, guide)
