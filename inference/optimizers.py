@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from inspect import Parameter, signature
 from typing import Any
 
@@ -33,13 +34,19 @@ def build_optimizer(
     """The optimizer of the parameters of ``loss``, also of those that are frozen now.
 
     :param optimizer: fused Adam where not given. One of Pyro's brings its own rates.
-    :raises ValueError: if it is neither, or one of Pyro's that does more than take steps.
+    :raises ValueError: if it is neither, or one of Pyro's that does more than take steps, or fixes
+        the rate, which is the runner's.
     """
     parameters = list(loss.parameters())
     if optimizer is None:
         return Adam(parameters, lr=lr, fused=True)
     if isinstance(optimizer, PyroOptim):
         return _of_pyro(optimizer, loss)
+    if isinstance(optimizer, partial) and "lr" in optimizer.keywords:
+        raise ValueError(
+            f"the runner sets its optimizer's rate, so that lr={optimizer.keywords['lr']!r} of the "
+            "functools.partial would be lost: give lr= to the runner, or set runner.lr, instead"
+        )
     built = optimizer(parameters, lr=lr) if callable(optimizer) else optimizer
     if isinstance(built, Optimizer) and built is not optimizer:
         closure = signature(built.step).parameters.get("closure")

@@ -111,8 +111,8 @@ class Run:
         self.device = usable_device(device) if device is not None else self.model.gates.device
         self.loss.to(self.device)
         self.optimizer = build_optimizer(optimizer, self.loss, self._lr)
-        if isinstance(optimizer, PyroOptim):  # which brings its own rates
-            self._lr = float(max(group["lr"] for group in self.optimizer.param_groups))
+        # A factory or one of Pyro's may bring its own rates.
+        self._lr = float(max(each.get("lr", self._lr) for each in self.optimizer.param_groups))
         self.history: list[dict[str, Any]] = []
         self.epoch = 0
         self.step = 0

@@ -59,9 +59,9 @@ class SVIRunner(Run):
     :param guard: what to do when an objective is not finite, and the limit on the gradient's norm;
         by default ``Guard()``, which stops.
     :param optimizer: fused Adam by default; else a factory that is called with the parameters and
-        ``lr=``, such as ``torch.optim.SGD`` or a ``functools.partial`` of one, or one of Pyro's
-        optimizers, which has its own rates. One that is not fused reads back to the host in each
-        step whether the step was finite.
+        ``lr=``, such as ``torch.optim.SGD`` or a ``functools.partial`` of one (without a rate), or
+        one of Pyro's optimizers, which has its own rates. One that is not fused reads back to the
+        host in each step whether the step was finite.
     :param compile: how a step is computed: ``"replay"`` records its operations once (half a second)
         and replays them without Pyro's handlers, with the same draws and, up to rounding, the same
         results; ``"xla"`` takes many steps in one call (seconds to compile, needs the extra

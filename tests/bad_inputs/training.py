@@ -208,6 +208,11 @@ RUNS = {
             lambda: run_with(optimizer=torch.optim.LBFGS),
             "LBFGS computes the loss several times a step, which the runner does not",
         ),
+        (
+            "misfit: a rate in the optimizer",
+            lambda: run_with(optimizer=partial(torch.optim.SGD, lr=0.1)),
+            "sets its optimizer's rate, so that lr=0.1 of the functools.partial would be lost",
+        ),
         ("misfit: two precisions", lambda: two_precisions().fit(X, 1), "parameters must be of one"),
         ("type: optimizer", lambda: run_with(optimizer="Adam"), "a class such as torch.optim.SGD"),
         ("type: built", lambda: run_with(optimizer=BUILT), "must be called with parameters"),

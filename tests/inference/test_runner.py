@@ -118,6 +118,10 @@ def test_a_rate_that_is_set_is_that_of_the_next_steps() -> None:
     assert changed.history[-1]["objective"] != run(1e-6).history[-1]["objective"]
     with pytest.raises(ValueError, match="lr must be"):
         changed.lr = -1.0
+    of_its_own = SVIRunner(
+        (guide := small()).model, guide, optimizer=lambda p, lr: torch.optim.SGD(p, 1e-2)
+    )
+    assert of_its_own.lr == 1e-2
 
 
 class Gated(Constant):
