@@ -212,7 +212,7 @@ class Run:
 
     def description(self) -> dict[str, Any]:
         """What runs that can be trained together have in common, in JSON types."""
-        objective = self.loss.objective
+        objective, own = self.loss.objective, self.optimizer.defaults.keys() - {"lr"}
         return {
             "guide and model": _described(self.guide),
             "objective": [type(objective).__name__, *_plain(vars(objective))],
@@ -224,6 +224,11 @@ class Run:
             "weights": {name: list(t.shape) for name, t in self.loss.state_dict().items()},
             "device": self.device.type,
             "optimizer": type(self.optimizer).__name__,
+            # Without those that are off, to which PyTorch may add.
+            "optimizer's settings": [
+                _plain({k: of[k] for k in own if of[k] is not None and of[k] is not False})
+                for of in self.optimizer.param_groups
+            ],
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -296,5 +301,5 @@ def _plain(values: Mapping[str, Any]) -> list[str]:
     return [
         f"{name}={value!r}"
         for name, value in sorted(values.items())
-        if value is None or isinstance(value, bool | int | float | str)
+        if value is None or isinstance(value, bool | int | float | str | tuple | Tensor)
     ]

@@ -187,6 +187,8 @@ class CheckpointWriter:
         """What differs between the call that a state is of and this one."""
         now = self.call
         then = check_kind("call", state.get("call", now), dict, "a description of a call")
+        added = "optimizer's settings"  # not in earlier checkpoints
+        then = {added: now[added], **then}
         return sorted(k for k in now.keys() | then.keys() if now.get(k) != then.get(k))
 
     def _moved(self, state: dict[str, Any], differing: Sequence[str]) -> bool:

@@ -14,12 +14,15 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyro
 import pytest
 import torch
+from pyro.optim import ClippedAdam
 
 from guides import FacetGuide, VaDEGuide
 from inference import Checkpoints, Constant, Guard, GuideEnum_ELBO, SVIRunner, WarmUp, fit_together
@@ -342,6 +345,7 @@ def test_what_does_not_fit_is_refused_and_nothing_is_changed(
 def as_it_was(state: dict[str, Any]) -> dict[str, Any]:
     """A state in the form that checkpoints had before a run held all of it."""
     executor, together = state["call"].pop("steps by")
+    del state["call"]["optimizer's settings"]
     kind = "VmappedStep" if together else "SingleRunStep"
     state["call"]["kind"] = " ".join(filter(None, (kind, executor)))
     totals = []
@@ -466,6 +470,24 @@ def test_a_run_of_each_optimizer_goes_on(kind: type[torch.optim.Optimizer], tmp_
     ended.fit(x, **SIZES, checkpoints=Checkpoints(tmp_path))
     again, _, _ = start(two_facets, optimizer=kind)
     same(ended, again.fit(x, **SIZES, checkpoints=Checkpoints(tmp_path, resume=True)))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (partial(torch.optim.Adam, betas=(0.9, 0.9)), torch.optim.Adam),
+        (partial(torch.optim.AdamW, weight_decay=torch.tensor(0.1)), torch.optim.AdamW),
+        (ClippedAdam({"lr": 0.1, "weight_decay": 0.1}), ClippedAdam({"lr": 0.1})),
+    ],
+)
+def test_a_checkpoint_of_the_settings_that_an_optimizer_had(
+    one: Any, other: Any, tmp_path: Path
+) -> None:
+    for optimizer in (one, one, other):
+        runner, x, _ = start(two_facets, optimizer=optimizer)
+        refused = pytest.raises(ValueError, match="run, which differs in optimizer's settings:")
+        with refused if optimizer is other else nullcontext():
+            runner.fit(x, **SIZES, checkpoints=Checkpoints(tmp_path, resume=True))
 
 
 def test_a_checkpoint_of_the_settings_that_callbacks_had(tmp_path: Path) -> None:
