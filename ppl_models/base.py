@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ppl_models.annealing import ScaleSites, site_scale
 from ppl_models.distributions import Component, clamp_to_labels, one_hot_labels
-from ppl_models.given.arrays import as_numbers
+from ppl_models.given.arrays import as_numbers, dense_tensor
 from ppl_models.given.checks import check_kind, check_rows, check_shape, check_size, is_index
 from ppl_models.given.sparse import SparseRows
 from ppl_models.likelihood_base import Likelihood
@@ -272,8 +272,10 @@ class FacetModel(Program):
             raise ValueError(
                 f"there must be a latent for each of the facets {list(self.priors)}, got {found}"
             )
-        latents = {name: as_numbers(z[name], name).to(self.gates) for name in self.priors}
-        for name, latent in latents.items():
+        latents = {}
+        for name in self.priors:
+            convert = dense_tensor if isinstance(z[name], Tensor) else as_numbers
+            latents[name] = latent = convert(z[name], name).to(self.gates)
             if latent.shape[-1:] != (dim := self.priors[name].dim,):
                 found = list(latent.shape)
                 raise ValueError(

@@ -38,10 +38,10 @@ def as_vectors(
 def as_numbers(x: ArrayLike | Tensor, name: str = "x") -> Tensor:
     """An array of numbers as a dense tensor of the same dtype, NaN where it is masked or NA.
 
-    Longer floats than 64 bits become float64.
+    Longer floats than 64 bits become float64. What data were computed from gets no gradient.
     """
     if isinstance(x, Tensor):
-        return dense_tensor(x, name)
+        return dense_tensor(x, name).detach()
     array = plain_array(x, name)
     if array.dtype.kind not in "buif":
         raise ValueError(f"{name} must hold numbers, got {type(x).__name__} of dtype {array.dtype}")

@@ -84,6 +84,12 @@ def test_weights_move() -> None:
     assert_same(a, b)
 
 
+def test_data_that_have_a_gradient_are_only_data() -> None:
+    x = X.clone().requires_grad_()
+    a, b = (tiny(mode).fit(x, 3, **SIZES) for mode in (None, "xla"))
+    assert_same(a, b)
+
+
 @pytest.mark.filterwarnings("error::inference.training.recorder.RecordingWarning")
 def test_how_many_steps_a_call_takes_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bit for bit, with a smaller last batch, and with one loop for runs of equal models."""
