@@ -171,7 +171,7 @@ class LoaderSource(DataSource):
     def _check_shards(self) -> None:
         """:raises ValueError: if two processes have the same rows, or other inputs beside x."""
         for rank, found in enumerate(self.prints):
-            if found.keys() != self.prints[0].keys():
+            if _names(found) != _names(self.prints[0]):
                 raise ValueError(
                     "all processes' loaders must give the same beside x, but the first one's gives "
                     f"{', '.join(sorted(self.prints[0]))}, and process {rank}'s "
@@ -223,7 +223,7 @@ class LoaderSource(DataSource):
             )
         observed = self.guide.observed(x, given).to(self.device)
         first = self.held[0] if self.held else observed
-        if first.given.keys() != observed.given.keys():
+        if _names(first.given) != _names(observed.given):
             one, other = (", ".join(sorted(of.given)) or "nothing" for of in (first, observed))
             raise ValueError(
                 f"the DataLoader's batches must give the same beside x, but the first one gave "
@@ -236,7 +236,9 @@ class LoaderSource(DataSource):
         own = self.held[: int(np.searchsorted(ends, at_most / len(self.prints))) + 1]
         own = [each.to(torch.device("cpu")) for each in own]
         held = [each.to(self.device) for of in self.processes.every(own) for each in of]
-        given = {name: torch.cat([batch.given[name] for batch in held]) for name in held[0].given}
+        every = [{"known": of.x.new_ones(len(of), dtype=torch.bool), **of.given} for of in held]
+        names = dict.fromkeys(chain.from_iterable(batch.given for batch in held))
+        given = {name: torch.cat([of[name] for of in every]) for name in names}
         if "group" in given:  # each batch numbers its groups from 0
             groups = [batch.given["group"] for batch in held]
             first = accumulate((int(group.max()) + 1 for group in groups[:-1]), initial=0)
@@ -252,6 +254,11 @@ class LoaderSource(DataSource):
         """
         data = self.prints if len(self.prints) > 1 else self.prints[0]
         return {"data": data, "batches": self.steps}
+
+
+def _names(given: Mapping[str, Any]) -> set[str]:
+    """Without what says which labels are known, which a batch has only if some are not."""
+    return {*given} - {"known"}
 
 
 def _length(loader: DataLoader) -> int:

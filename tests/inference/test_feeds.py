@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 from inference import Checkpoints, Rows, SVIRunner
 from inference.training.data_source import InMemorySource, LoaderSource, data_source_for
 from inference.training.faults import non_finite_terms
-from tests.catalog import ivae, mlvae, nvae_partly_labeled_two_draws, two_facets, vade
+from tests.catalog import ivae, mlvae, nvae, nvae_partly_labeled_two_draws, two_facets, vade
 from tests.inference.test_resuming import stopping
 
 pytestmark = pytest.mark.slow(15)
@@ -174,6 +174,19 @@ def test_labels_that_a_model_can_do_without_are_given_by_name() -> None:
     assert torch.equal(next(named.batches(0)).given["label"].flatten(), LABELS[:8])
     in_a_tuple = DataLoader(TensorDataset(X, LABELS), batch_size=8)
     assert next(LoaderSource(in_a_tuple, vade(), device).batches(0)).given == {}
+
+
+@pytest.mark.parametrize("mode", [None, "replay"])
+def test_batches_of_known_labels_may_come_among_others(mode: str | None) -> None:
+    x, label = X[:12], LABELS[:12].clone()
+    label[[5, 7]] = -1  # in the second and third of four batches
+    loader = DataLoader(TensorDataset(x, label), batch_size=3)
+    one, other = (runner(nvae, compile=mode) for _ in range(2))
+    one.fit(loader, epochs=2, progress=False)
+    other.fit(x, epochs=2, batch_size=3, progress=False, batches=InOrder(), label=label)
+    for a, b in zip(parameters(one), parameters(other), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+    assert one.history[-1]["elbo"] == pytest.approx(other.history[-1]["elbo"], rel=1e-3)
 
 
 @pytest.mark.parametrize("first", [True, False])
