@@ -117,7 +117,8 @@ class SVIRunner(Run):
         ``mutual_information_NAME``, between x and each inferred cluster, in nats.
 
         A second call continues where the first one ended, including the schedule and the random
-        streams.
+        streams. Parts whose parameters are all frozen (``requires_grad_(False)``) are in evaluation
+        mode meanwhile.
 
         :param x: ``[N, *x_shape]``, array or tensor. A memory-mapped array stays in its file and is
             read batch by batch. A PyTorch ``DataLoader`` yields x alone, mappings with ``"x"`` and

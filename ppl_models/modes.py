@@ -19,8 +19,19 @@ def evaluating(module: nn.Module) -> AbstractContextManager[None]:
 
 
 def training(module: nn.Module) -> AbstractContextManager[None]:
-    """Training mode inside; previous modes restored after."""
+    """Training mode inside, as by :func:`train_unfrozen`; previous modes restored after."""
     return _in_mode(module, training=True)
+
+
+def train_unfrozen(module: nn.Module) -> None:
+    """Training mode, but for parts whose parameters are all frozen: dropout would draw in them,
+    and batch statistics change.
+    """
+    module.train()
+    for part in module.modules():
+        learning = [p.requires_grad for p in part.parameters()]
+        if learning and not any(learning):
+            part.eval()
 
 
 @contextmanager
@@ -40,7 +51,7 @@ def temporarily(owner: Any, **values: Any) -> Iterator[None]:
 def _in_mode(module: nn.Module, training: bool) -> Iterator[None]:
     with exclusive():
         kept = {part: part.training for part in module.modules()}
-        module.train(training)
+        (train_unfrozen if training else nn.Module.eval)(module)
         try:
             yield
         finally:

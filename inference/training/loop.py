@@ -21,7 +21,7 @@ from inference.training.faults import check_first_step, report_faults
 from inference.training.plan import FitPlan
 from inference.training.steps import ScheduledLoss
 from ppl_models.given.observed import Observed
-from ppl_models.modes import evaluating, network_precision
+from ppl_models.modes import evaluating, network_precision, train_unfrozen
 from ppl_models.turns import yield_lock
 
 __all__ = ["DeadFacetWarning", "train"]
@@ -90,7 +90,7 @@ def _loop(plan: FitPlan, watched: Observed, checks: bool) -> None:
             stack.callback(run.loss.eval)
         while not plan.ended:
             for run in plan.runs:
-                run.loss.train()
+                train_unfrozen(run.loss)
             for batches in steps.turns(at.batches):
                 steps.take(batches)
                 for run in plan.runs:

@@ -40,6 +40,7 @@ from ppl_models import (
     Normal,
     SharedMLP,
     StandardNormal,
+    StridedConvNet,
     VaDE,
 )
 
@@ -290,6 +291,22 @@ def test_what_was_frozen_learns_once_it_is_unfrozen(optimizer: Any) -> None:
     guide.encoder.requires_grad_(True)
     runner.fit(x, 1, progress=False)
     assert not any(torch.equal(p, before[name]) for name, p in guide.encoder.named_parameters())
+
+
+def test_what_is_frozen_is_in_evaluation_mode() -> None:
+    model = VaDE((1, 8, 8), GaussianMixture(3, 2), network=StridedConvNet((4, 5), hidden=6))
+    guide = VaDEGuide(model)
+    frozen = guide.encoder.requires_grad_(False)
+    runner, before, modes = SVIRunner(model, guide), copy.deepcopy(frozen.state_dict()), []
+    model.decoder.register_forward_pre_hook(
+        lambda decoder, _: modes.append((decoder.training, {m.training for m in frozen.modules()}))
+    )
+    runner.fit(torch.rand(8, 1, 8, 8), 2, progress=False)
+    assert all(torch.equal(t, before[name]) for name, t in frozen.state_dict().items())
+    assert (True, {False}) in modes
+    frozen.requires_grad_(True)
+    runner.fit(torch.rand(8, 1, 8, 8), 1, progress=False)
+    assert (True, {True}) in modes
 
 
 @pytest.mark.parametrize("mode", [None, "replay"])
