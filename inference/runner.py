@@ -113,8 +113,9 @@ class SVIRunner(Run):
         Every ``log_every`` epochs a record is added to :attr:`history`. It holds ``epoch``,
         ``step``, ``seconds``; ``objective`` (mean over the interval's steps, with the scheduled
         weights); ``elbo``, ``reconstruction``, ``kl_z_NAME`` and ``kl_c_NAME`` (with every weight
-        at 1 and the scheduled gates, on 2,048 rows drawn once), all in nats per datum; and
-        ``mutual_information_NAME``, between x and each inferred cluster, in nats.
+        at 1 and the scheduled gates, on 2,048 rows drawn once, or with which the pass of a loader
+        with an order of its own begins), all in nats per datum; and ``mutual_information_NAME``,
+        between x and each inferred cluster, in nats.
 
         A second call continues where the first one ended, including the schedule and the random
         streams. Parts whose parameters are all frozen (``requires_grad_(False)``) are in evaluation

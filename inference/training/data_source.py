@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Generator, Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, SequentialSampler
 
 from guides.base import FacetGuide
 from inference.distributed import Shard, SingleProcess
@@ -154,8 +154,9 @@ class LoaderSource(DataSource):
         self.held: list[Observed] = []
         for batch in self._first_rows():
             self.held.append(batch)
-            if sum(map(len, self.held)) >= HELD_ROWS:
+            if (drawn := self._drawn()) or sum(map(len, self.held)) >= HELD_ROWS:
                 break
+        self.watched = drawn or self.held
         rows = len(self.held[0])
         self.full = None if "group" in self.held[0].given else rows
         self.batch_size = max(self.processes.every(rows))
@@ -167,6 +168,27 @@ class LoaderSource(DataSource):
         if self.counted:
             return map(self.observed, islice(endless_passes(self.loader, 0, 0), self.own))
         return map(self.observed, whole_pass(self.loader, 0, 0))
+
+    def _drawn(self) -> list[Observed]:
+        """Random rows where a pass begins with the data's first, which may be sorted; none where it
+        does not, or batches are made in another way.
+        """
+        of, rows = self.loader, self.loader.sampler
+        if type(of) is not DataLoader or type(rows) is not SequentialSampler or not of.batch_size:
+            return []
+        if len(rows) <= HELD_ROWS or "group" in self.held[0].given:
+            return []
+        order = torch.randperm(len(rows), generator=Generator().manual_seed(0))
+        drawn = DataLoader(
+            of.dataset,
+            of.batch_size,
+            sampler=order[: -(-HELD_ROWS // self.processes.size)].sort().values.tolist(),
+            num_workers=of.num_workers,
+            collate_fn=of.collate_fn,
+            worker_init_fn=of.worker_init_fn,
+            multiprocessing_context=of.multiprocessing_context,
+        )
+        return [*map(self.observed, whole_pass(drawn, 0, 0))]
 
     def _check_shards(self) -> None:
         """:raises ValueError: if two processes have the same rows, or other inputs beside x."""
@@ -232,8 +254,8 @@ class LoaderSource(DataSource):
         return observed
 
     def subset(self, at_most: int) -> Observed:
-        ends = np.cumsum([len(batch) for batch in self.held])
-        own = self.held[: int(np.searchsorted(ends, at_most / len(self.prints))) + 1]
+        ends = np.cumsum([len(batch) for batch in self.watched])
+        own = self.watched[: int(np.searchsorted(ends, at_most / len(self.prints))) + 1]
         own = [each.to(torch.device("cpu")) for each in own]
         held = [each.to(self.device) for of in self.processes.every(own) for each in of]
         every = [{"known": of.x.new_ones(len(of), dtype=torch.bool), **of.given} for of in held]

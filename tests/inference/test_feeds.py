@@ -63,6 +63,19 @@ def test_a_loader_gives_the_run_that_the_same_batches_give_in_memory() -> None:
     assert loaded.step == 9
 
 
+def test_a_loader_in_the_order_of_its_data_is_watched_in_all_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the rows that are drawn of the same data in memory; training is as before."""
+    monkeypatch.setattr("inference.training.data_source.HELD_ROWS", 8)
+    monkeypatch.setattr("inference.training.loop.WATCHED_ROWS", 8)
+    x = X.sort(0).values
+    loaded = runner().fit(DataLoader(TensorDataset(x), batch_size=5), epochs=2, progress=False)
+    held = runner().fit(x, epochs=2, batch_size=5, progress=False, batches=InOrder())
+    assert [r["elbo"] for r in loaded.history] == [r["elbo"] for r in held.history]
+    assert same(loaded, held)
+
+
 def test_each_pass_of_a_loader_has_an_order_of_its_own_that_the_seed_gives() -> None:
     feed = LoaderSource(shuffled(), two_facets(), torch.device("cpu"))
     first, again, other = (
