@@ -67,6 +67,7 @@ from facetvae.estimators.strategies import (
     views_found,
 )
 from facetvae.estimators.training import check_trained
+from facetvae.estimators.trust import Trust, trusted
 from facetvae.table_rules.column_views import MAX_COLUMNS, ColumnViews
 from facetvae.table_rules.components import principal_dimensions, rank
 from facetvae.table_rules.counting import FacetCount
@@ -453,6 +454,37 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         shown = self.reader_.shown(X, rows, getattr(self, "feature_names_in_", None))
         kinds = kinds_of(self.runner_.model.likelihood) | dict(options.pop("kinds", None) or {})
         return describe_clusters(clusters, shown, metadata, kinds=kinds, **options)
+
+    def trust(self, X: Any, *, repeats: int = 3) -> Trust:
+        """What speaks for the facets: whether fits to two halves of the rows find them alike, and
+        what such fits find in shuffled columns; and how likely the other half's rows are under
+        these fits, beside simpler models.
+
+        Facets that halves find no better than those of shuffled columns are not to be relied on,
+        unless they are of one column, whose clusters are there in both. If one normal is likelier
+        than the model, clusters describe what correlations explain.
+
+        :param X: the training data, or other rows like them.
+        :param repeats: how often halves are drawn; each takes four fits to half of the rows, or six
+            where networks are trained.
+        :raises ValueError: if ``X`` does not fit, or holds images or embeddings, of which shuffled
+            columns are none.
+
+        Example:
+            >>> from sklearn.datasets import make_blobs
+            >>> from facetvae.estimators import MultiFacetClustering
+            >>> X = make_blobs(200, centers=[[0, 0, 0], [9, 9, 9]], random_state=0)[0]
+            >>> found = MultiFacetClustering(random_state=0).fit(X).trust(X, repeats=2)
+            >>> found.found_again, found.bounds["this model"] > found.bounds["one normal"]
+            ({'facet_0': [1.0, 1.0]}, True)
+        """
+        self._later_data(X)
+        if self.encoding_.values == "embeddings" or len(self.encoding_.x_shape) > 1:
+            raise ValueError(
+                "trust is for columns, and shuffled ones of images or embeddings are none: give "
+                "n_init=, and see stability_"
+            )
+        return trusted(self, X, repeats)
 
     def _reader(self, X: Any) -> Reader:
         return reader_for(X, self.columns, self.likelihood)
