@@ -21,8 +21,6 @@ GIVING_BACK |= {aten._unsafe_view.default, aten.clone.default}
 # Give back their first argument if the second is 1; of products, also the other way round.
 NEUTRAL_AT_ONE = {aten.mul.Tensor, aten.mul.Scalar, aten.div.Tensor, aten.div.Scalar}
 NEUTRAL_AT_ONE |= {aten.pow.Tensor_Scalar}
-# Broadcast their arguments by themselves.
-BROADCASTING = {aten.mul.Tensor, aten.div.Tensor, aten.add.Tensor, aten.sub.Tensor}
 # Depend on their argument's shape alone.
 FILLING = {aten.ones_like.default, aten.zeros_like.default, aten.full_like.default}
 BATCH_NORMS = {aten.native_batch_norm.default, aten.cudnn_batch_norm.default}
@@ -39,8 +37,6 @@ def simplify(program: GraphModule) -> None:
         same = _argument_given_back(program, node)
         if same is not None and same not in fixed:
             _replace(node, same)
-        elif node.target in BROADCASTING:
-            _pass_unexpanded(node, fixed)
     _join_repeated(program, fixed)
     program.graph.eliminate_dead_code(has_an_effect)
     program.recompile()
@@ -134,19 +130,12 @@ def empty(like: Tensor, device: torch.device | str) -> Tensor:
 
 
 def _keep(program: GraphModule, node: Node, value: Tensor) -> Node:
-    """Put a constant in a node's place; one number, if all are equal and will be broadcast."""
-    broadcast = value.numel() > 1 and all(user.target in BROADCASTING for user in node.users)
-    equal = broadcast and bool((value == value.flatten()[0]).all())
-    kept = value.flatten()[0] if equal else value
+    """Put a constant in a node's place."""
     name = f"constant_{node.name}"
-    program.register_buffer(name, kept.detach().clone(), persistent=False)
+    program.register_buffer(name, value.detach().clone(), persistent=False)
     with program.graph.inserting_before(node):
         constant = program.graph.get_attr(name)
-        constant.meta = {**node.meta, "val": kept}
-        if equal:
-            sizes = list(value.shape)
-            constant = program.graph.call_function(aten.expand.default, (constant, sizes))
-            constant.meta = {**node.meta, "val": kept.expand(sizes)}
+        constant.meta = {**node.meta, "val": value}
     _replace(node, constant)
     return constant
 
@@ -169,8 +158,6 @@ def _argument_given_back(program: GraphModule, node: Node) -> Node | None:
 def _is_one(program: GraphModule, value: Any) -> bool:
     if not isinstance(value, Node):
         return type(value) in (int, float) and value == 1
-    if value.target is aten.expand.default:
-        return _is_one(program, value.args[0])
     is_constant = value.op == "get_attr" and str(value.target).startswith("constant_")
     return is_constant and bool((attribute(program, value) == 1).all())
 
@@ -182,20 +169,6 @@ def _alike(one: Node, other: Node) -> bool:
         and isinstance(b, Tensor)
         and (a.shape, a.dtype, a.stride()) == (b.shape, b.dtype, b.stride())
     )
-
-
-def _pass_unexpanded(node: Node, fixed: set[Node]) -> None:
-    """Give an operation that broadcasts what was expanded for it, as it was before, if the result
-    has the other argument's form.
-    """
-    for place in (0, 1):
-        expanded, other = node.args[place], node.args[1 - place]
-        if not isinstance(expanded, Node) or not isinstance(other, Node):
-            continue
-        if expanded.target is not aten.expand.default or expanded.args[0] in fixed:
-            continue
-        if _alike(node, other) and expanded.meta["val"].dtype == other.meta["val"].dtype:
-            node.update_arg(place, expanded.args[0])
 
 
 def _join_repeated(program: GraphModule, fixed: set[Node]) -> None:
