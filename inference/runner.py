@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,13 +30,18 @@ from inference.training.batching import Batching
 from inference.training.data_source import data_source_for
 from inference.training.loop import DeadFacetWarning, train
 from inference.training.plan import FitPlan, check_callbacks
-from ppl_models.configurable import from_config, to_config
+from ppl_models.configurable import first_difference, from_config, to_config
 from ppl_models.given.checks import check_path
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 __all__ = ["Callback", "DeadFacetWarning", "SVIRunner"]
+
+CHANGED = (
+    "guide.{part} was changed after it was built, which a saved run cannot describe: give `load` a "
+    "guide that was changed alike (guide=), or build the model with what it has now"
+)
 
 
 class SVIRunner(Run):
@@ -190,6 +197,10 @@ class SVIRunner(Run):
         ``config.json`` holds the digests of the other two files. ``card.md`` says in words and
         numbers what the run is; no program reads it.
 
+        A warning names what was changed after the model and guide were built (``model.likelihood =
+        ...``), which a description of how they are built does not hold; :meth:`load` then asks for
+        the guide.
+
         :raises ValueError: if a parameter is neither float32 nor float64, or JSON cannot hold
             what a callback put into a record.
         """
@@ -202,9 +213,23 @@ class SVIRunner(Run):
             "guard": to_config(self.guard),
             "progress": {"epoch": self.epoch, "step": self.step},
         }
+        if (part := self._changed(config["guide"])) is not None:
+            config["changed"] = part
+            warnings.warn(CHANGED.format(part=part), stacklevel=2)
         history = "".join(map(as_line, self.history))
         write_run(folder, config, self.guide.state_dict(), history, card_text(self))
         return folder
+
+    def _changed(self, config: Any) -> str | None:
+        """The part of the guide that is another in the one that ``load`` would build."""
+        try:
+            with seeded(0, torch.device("cpu")):
+                built = from_config(config).to(self.model.gates.dtype)
+        except ValueError:  # of the user's own parts, or made of functions: load asks for the guide
+            return None
+        with suppress(RuntimeError):  # other tensors: the parts differ, too
+            built.load_state_dict(self.guide.state_dict())
+        return first_difference(self.guide, built)
 
     @classmethod
     def load(
@@ -223,7 +248,7 @@ class SVIRunner(Run):
         unless given. No pickled code is read, and the caller's random state is not changed.
 
         :param guide: the guide (with its model) to load the parameters into, if it has custom parts
-            that a checkpoint cannot name.
+            that a checkpoint cannot name, or was changed after it was built.
         :param schedule: the schedule, if it is a custom one.
         :param optimizer: for further training; a saved run does not hold it.
         :raises FileNotFoundError: if a file is missing.
@@ -232,6 +257,8 @@ class SVIRunner(Run):
         """
         folder = check_path("folder", folder)
         config, state, history = read_run(folder)
+        if guide is None and "changed" in config:
+            raise ValueError(f"{folder / CONFIG}: {CHANGED.format(part=config['changed'])}")
         with seeded(0, torch.device("cpu")):  # building draws numbers
             schedule = _part("schedule", schedule, config, folder)
             guard = _part("guard", None if "guard" in config else Guard(), config, folder)

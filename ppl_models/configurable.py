@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from ppl_models.turns import exclusive
 
@@ -118,6 +118,24 @@ def from_config(config: Any) -> Any:
         raise ValueError(
             f"the description of {config[CLASS]} does not fit this version: {error}"
         ) from error
+
+
+def first_difference(one: nn.Module, other: nn.Module) -> str | None:
+    """The name of the first part, or setting, that is another in two modules."""
+    others = {name: _said(part) for name, part in other.named_modules()}
+    for name, part in one.named_modules():
+        for key, value in _said(part).items():
+            if others.get(name, {}).get(key, ...) != value:
+                return ".".join(filter(None, (name, key)))
+    return None
+
+
+def _said(part: nn.Module) -> dict[str, Any]:
+    """What a part says of itself, and its arguments that are settings, as they are now."""
+    arguments = inspect.signature(type(part).__init__).parameters
+    settings = (type(None), bool, int, float, str, Options)
+    own = {n: v for n, v in vars(part).items() if n in arguments and isinstance(v, settings)}
+    return {"": (part._get_name(), part.extra_repr()), **{n: repr(v) for n, v in own.items()}}
 
 
 def public_name(path: str) -> str:

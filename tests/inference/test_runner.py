@@ -582,6 +582,22 @@ def test_weights_that_layers_share_are_saved_for_each(tmp_path: Path) -> None:
     assert all(torch.equal(value, loaded[name]) for name, value in guide.state_dict().items())
 
 
+@pytest.mark.parametrize(
+    ("part", "value"), [("model.likelihood", Normal(0.1)), ("label_weight", 2.0)]
+)
+def test_what_was_changed_after_it_was_built_is_asked_for(
+    part: str, value: Any, tmp_path: Path
+) -> None:
+    guide = VaDEGuide(VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,))))
+    owner, _, name = part.rpartition(".")
+    setattr(guide.get_submodule(owner), name, value)
+    with pytest.warns(UserWarning, match=f"guide.{part} was changed after it was built"):
+        SVIRunner(guide.model, guide).save(tmp_path)
+    with pytest.raises(ValueError, match=rf"json: guide.{part} was changed .* \(guide=\)"):
+        SVIRunner.load(tmp_path)
+    assert SVIRunner.load(tmp_path, guide=guide).guide is guide
+
+
 def test_a_class_of_ones_own_is_asked_for_and_nothing_is_called_damaged(tmp_path: Path) -> None:
     class Mine(GaussianMixture):
         pass
