@@ -16,8 +16,6 @@ from typing import Any
 import pyro
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
 
 from guides import FacetGuide
 from inference import Loss, SVIRunner
@@ -201,31 +199,6 @@ def check_same_objective(name: str, case: Case, size: Size, device: torch.device
                 f"{name}: the gradient by {parameter} of the objective written by hand is not the "
                 "library's"
             )
-
-
-class DrawnOnCPU(TorchDispatchMode):
-    """All random draws are the CPU's, whatever device they are for."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if torch.Tag.nondeterministic_seeded not in func.tags:
-            return func(*args, **kwargs)
-        devices = [each.device for each in args if isinstance(each, Tensor)]
-        drawn = func(*map(_on_cpu, args), **{name: _on_cpu(v) for name, v in kwargs.items()})
-        if func._schema.is_mutable:
-            return args[0].copy_(drawn)
-        return tree_map(lambda each: each.to((*devices, kwargs.get("device"))[0]), drawn)
-
-
-def _on_cpu(value: Any) -> Any:
-    match value:
-        case Tensor():
-            return value.cpu()
-        case torch.device():
-            return torch.device("cpu")
-        case torch.Generator():
-            return torch.Generator().manual_seed(value.initial_seed())
-    return value
 
 
 def _value_and_gradients(

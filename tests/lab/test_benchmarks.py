@@ -26,7 +26,6 @@ from lab.benchmarks import (
     kmeans_images,
     lost_rows,
     neighbor_prior,
-    on_a_card,
     recovery,
     rivals,
     start_at_truth,
@@ -34,15 +33,7 @@ from lab.benchmarks import (
 )
 from lab.benchmarks.model_cases import CASES, SMALL, Case
 from lab.benchmarks.model_costs import Settings, measure, report_times, seconds_by_mode
-from lab.benchmarks.model_steps import (
-    VARIANTS,
-    DrawnOnCPU,
-    FitSteps,
-    check_same_objective,
-    in_turns,
-    ratios,
-    spread,
-)
+from lab.benchmarks.model_steps import FitSteps, check_same_objective, in_turns, ratios, spread
 from lab.benchmarks.step_time import SIZES, ours, plain_copy
 from ppl_models.given.observed import Observed
 
@@ -215,38 +206,6 @@ def test_numpyro_has_the_same_objective(name: str, draws: int) -> None:
     step()
     step.wait()
     assert np.isfinite(float(step.loss))
-
-
-@pytest.mark.thorough
-def test_a_card_is_compared_with_the_cpu_on_the_same_noise(tmp_path: Path) -> None:
-    """Here the CPU is the card: what it has not is a sentence, and the rest is measured."""
-    on_a_card.main("cpu", str(tmp_path / "card.json"), SMALL, ["MLVAE"])
-    found = json.loads((tmp_path / "card.json").read_text())
-    assert found["MLVAE: correct"]["cpu"] == 0
-    assert found["MLVAE: correct"]["replay"] < 1e-12
-    assert "CUDA device" in found["MLVAE: correct"]["cuda graph"]
-    assert "CUDA device" in found["MLVAE: ways"]["refused"]["cuda graph"]
-    assert found["MLVAE: ways"]["seconds"].keys() == {"handlers", "replay"}
-    assert found["MLVAE: seconds"].keys() == VARIANTS.keys()
-    assert found["MFCVAE: ten seeds"].keys() == {"10", "1"}
-    gradient = on_a_card.gradient(CASES["VAE"], BRIEFLY, "handlers", noise=True)
-    assert on_a_card.apart(1.001 * gradient, gradient) == pytest.approx(1e-3)
-
-
-def test_draws_are_the_cpus_whatever_device_asks() -> None:
-    with seeded(3, CPU), DrawnOnCPU():
-        drawn = torch.randn(4)
-        order = torch.randperm(5, generator=torch.Generator().manual_seed(7))
-        filled = torch.empty(4).uniform_()
-        elsewhere = torch.randn(4, device="meta")
-        after = torch.rand(2)
-    assert elsewhere.device.type == "meta"
-    with seeded(3, CPU):
-        assert torch.equal(drawn, torch.randn(4))
-        assert torch.equal(order, torch.randperm(5, generator=torch.Generator().manual_seed(7)))
-        assert torch.equal(filled, torch.empty(4).uniform_())
-        torch.randn(4)  # that of the other device, from the CPU's stream
-        assert torch.equal(after, torch.rand(2))
 
 
 def test_kmeans_is_scored_on_test_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
