@@ -547,7 +547,7 @@ def test_torchrun_makes_one_run_of_several_processes(tmp_path: Path) -> None:
         env = shared | {"RANK": rank, "LOCAL_RANK": rank}
         return run("lab.protocols.vade", *flags, cwd=tmp_path, env=env)
 
-    fresh.server()
+    fresh.start_server()
     with ThreadPoolExecutor(2) as pool:
         both = list(pool.map(ranked, "01"))
     for done in both:
