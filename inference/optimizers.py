@@ -120,7 +120,9 @@ def load_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
         optimizer.state_dict()["param_groups"], state["param_groups"], strict=True
     ):
         flags = {name for name, v in own.items() if v is None or isinstance(v, bool | str)}
-        groups.append(own | {name: v for name, v in saved.items() if name not in flags})
+        kept = {name: v for name, v in saved.items() if name not in flags}
+        pairs = {name: tuple(v) for name, v in kept.items() if isinstance(own.get(name), tuple)}
+        groups.append(own | kept | pairs)  # JSON has no tuples
     optimizer.load_state_dict({"state": moments, "param_groups": groups})
 
 

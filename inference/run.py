@@ -213,6 +213,7 @@ class Run:
     def description(self) -> dict[str, Any]:
         """What runs that can be trained together have in common, in JSON types."""
         objective, own = self.loss.objective, self.optimizer.defaults.keys() - {"lr"}
+        groups = [of.items() for of in self.optimizer.param_groups]
         return {
             "guide and model": _described(self.guide),
             "objective": [type(objective).__name__, *_plain(vars(objective))],
@@ -226,8 +227,8 @@ class Run:
             "optimizer": type(self.optimizer).__name__,
             # Without those that are off, to which PyTorch may add.
             "optimizer's settings": [
-                _plain({k: of[k] for k in own if of[k] is not None and of[k] is not False})
-                for of in self.optimizer.param_groups
+                _plain({k: v for k, v in of if k in own and v is not None and v is not False})
+                for of in groups
             ],
         }
 

@@ -470,6 +470,8 @@ def test_a_run_of_each_optimizer_goes_on(kind: type[torch.optim.Optimizer], tmp_
     ended.fit(x, **SIZES, checkpoints=Checkpoints(tmp_path))
     again, _, _ = start(two_facets, optimizer=kind)
     same(ended, again.fit(x, **SIZES, checkpoints=Checkpoints(tmp_path, resume=True)))
+    for each in (ended, again):  # a further call, in which the other goes on
+        each.fit(x, **SIZES, checkpoints=Checkpoints(tmp_path / "further", resume=True))
 
 
 @pytest.mark.parametrize(
