@@ -25,8 +25,8 @@ from guides import VaDEGuide
 from inference import ProgressiveFadeIn, SVIRunner, elbo
 from ppl_models import MFCVAE, GaussianMixture
 from tests.bad_inputs import ROWS
-from tests.bad_inputs.files import SIZES, saved, saved_runner
-from tests.bad_inputs.shared import DATA, KINDS, SHARED, D, Row, X, guide, holed, runner
+from tests.bad_inputs.files import saved
+from tests.bad_inputs.shared import DATA, KINDS, SHARED, D, Row, guide, holed, runner
 from tests.drawing import draws_apart
 from tests.global_state import unchanged
 
@@ -206,27 +206,3 @@ def test_an_abrupt_fade_in_is_warned_of() -> None:
         SVIRunner(g.model, g, schedule=ProgressiveFadeIn((2, 2), 3)).fit(
             holed(0.1), 4, 3, progress=False
         )
-
-
-def written(folder: Path) -> Path:
-    return saved_runner().fit(X, **SIZES).save(folder)
-
-
-@pytest.mark.parametrize("nth", [1, 2, 3, 4])
-def test_a_failed_save_leaves_the_earlier_one(
-    nth: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = written(tmp_path / "run")
-    before = {path.name: path.read_bytes() for path in run.iterdir()}
-
-    calls = []
-
-    def full_disk(handle: int) -> None:
-        calls.append(handle)
-        if len(calls) == nth:
-            raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full_disk)
-    with pytest.raises(OSError, match="No space left"):
-        written(run)
-    assert {path.name: path.read_bytes() for path in run.iterdir()} == before

@@ -305,6 +305,7 @@ def test_a_full_disk_while_saving_and_a_resumed_run(
     monkeypatch.setattr("os.fsync", full)
     with unchanged(), pytest.raises(OSError, match="No space"):
         own.save(tmp_path / "run")
+    SVIRunner.load(tmp_path / "run")  # the earlier one, whole
     with (
         unchanged(),
         module_unchanged(own.guide),
