@@ -127,6 +127,33 @@ class InPlates(dist.TorchDistribution):
         return InPlates(self.components, self.plates, batch_shape)
 
 
+class FewScalesNormal(dist.Independent):
+    """``Normal(loc, scale).to_event(event_dim)`` with the same scales for all data.
+
+    :param loc: means ``[..., *event_shape]``.
+    :param scale: standard deviations ``[*event_shape]``, or a scalar for all entries.
+    """
+
+    def __init__(self, loc: Tensor, scale: Tensor, event_dim: int) -> None:
+        super().__init__(dist.Normal(loc, scale), event_dim)
+        self.scale = scale
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        if self._validate_args:
+            self._validate_sample(value)
+        # Fewer passes over the entries than torch's, which computes the constants for each of them.
+        residual = (value - self.base_dist.loc) * self.scale.reciprocal()
+        squares = residual.square().flatten(residual.dim() - len(self.event_shape)).sum(-1)
+        entries, logs = math.prod(self.event_shape), self.scale.log()
+        if logs.dim():
+            logs = logs.mean()
+        return -0.5 * squares - entries * (logs + 0.5 * math.log(2 * math.pi))
+
+    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> FewScalesNormal:
+        loc = self.base_dist.loc.expand(*batch_shape, *self.event_shape)
+        return FewScalesNormal(loc, self.scale, len(self.event_shape))
+
+
 def diagonal_normal(raw: Tensor) -> DiagonalNormal:
     """Diagonal Normal from a head: ``[..., 2 d]`` -> batch ``[...]``, event ``[d]``."""
     loc, log_variance = mean_and_log_variance(raw)

@@ -11,7 +11,12 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from ppl_models.distributions import LogitContinuousBernoulli, MaskedIndependent, RoundedLogistic
+from ppl_models.distributions import (
+    FewScalesNormal,
+    LogitContinuousBernoulli,
+    MaskedIndependent,
+    RoundedLogistic,
+)
 from ppl_models.given.checks import check_kind, check_positive, number
 from ppl_models.likelihood_base import Likelihood, Scaled
 
@@ -117,7 +122,7 @@ class Normal(Scaled):
 
     def forward(self, output: Tensor, event_dim: int) -> dist.TorchDistribution:
         mean = output.sigmoid() if self.bounded else self.placed(output)
-        return dist.Normal(mean, self.scale).to_event(event_dim)
+        return FewScalesNormal(mean, self.scale, event_dim)
 
     def fitted(self, values: Tensor) -> Likelihood:
         return self if self.bounded else super().fitted(values)
