@@ -84,13 +84,15 @@ def trusted(estimator: MultiFacetClustering, X: Any, repeats: int) -> Trust:
             alike = [_most_alike(clusters[:, facet], own) for own in told]
             found.found_again[estimator.facet_names_[facet]].append(_index(*alike))
         bounds = {"this model": _bound(fits, halves)}
-        if any(fit.settings_["model"].startswith("deep") for fit in fits):
-            linear = [_fit(estimator, half, seed, network="linear") for half in halves]
+        of_columns = fits[0].encoding_.of_columns and estimator._architecture is None
+        simple = {"network": "linear"} if of_columns else {}
+        if simple and any(fit.settings_["model"].startswith("deep") for fit in fits):
+            linear = [_fit(estimator, half, seed, **simple) for half in halves]
             bounds["linear maps"] = _bound(linear, halves)
         if fits[0].encoding_.of_real_columns and not has_missing(fits[0].encode(X)):
             bounds["one normal"] = _one_normal(fits[0], *halves)
         shuffled = [_shuffled(half, seed) for half in halves]
-        by_chance = [_fit(estimator, half, seed, network="linear") for half in shuffled]
+        by_chance = [_fit(estimator, half, seed, **simple) for half in shuffled]
         first, second = (fit.predict(X) for fit in by_chance)
         for facet, number in zip(first.T, by_chance[0].n_clusters_, strict=True):
             if number > 1:
@@ -128,7 +130,9 @@ def _one_normal(fitted: MultiFacetClustering, first: Any, second: Any) -> float:
     """Mean log-density, in nats per row, of the second rows under a normal fitted to the first."""
     x = [fitted.encode(rows) for rows in (first, second)]
     normal = LedoitWolf().fit(x[0][~fitted.outliers_])
-    return float(normal.score(x[1]) - fitted.encoding_.log_volume(np.asarray(second)).mean())
+    return float(
+        normal.score(x[1]) - fitted.encoding_.log_volume(fitted._later_data(second)).mean()
+    )
 
 
 def _shuffled(X: Any, seed: int) -> Any:

@@ -86,12 +86,11 @@ class Subspaces:
     def reordered(self, order: Sequence[int]) -> Subspaces:
         return Subspaces(self.loc, [self.maps[place] for place in order])
 
-    def variances(self, scale: float | np.ndarray) -> np.ndarray:
+    def variances(self, scale: float) -> np.ndarray:
         """Variance of each latent given x and the other latents ``[m]``, if x is a linear map of
-        the latents plus noise of deviation ``scale``, one or each column's ``[D]``.
+        the latents plus noise of deviation ``scale``.
         """
-        back = np.linalg.pinv(np.concatenate(self.maps))
-        return 1 / (1 + ((back / np.reshape(scale, (-1, 1))) ** 2).sum(0))
+        return 1 / (1 + ((np.linalg.pinv(np.concatenate(self.maps)) / scale) ** 2).sum(0))
 
 
 def _separation(z: np.ndarray, label: np.ndarray) -> float:

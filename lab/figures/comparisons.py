@@ -58,6 +58,24 @@ def grouped_boxes(
     return figure
 
 
+def grouped_points(
+    points: Mapping[Any, tuple[Sequence[float], Sequence[float]]], xlabel: str, ylabel: str
+) -> Figure:
+    """Points, one panel for each group, with the least-squares line and Pearson's correlation.
+
+    :param points: x and y values of each group.
+    """
+    figure, axes = new_figure(2.4 * len(points), 2.5, 1, len(points))
+    for ax, style, (group, (x, y)) in zip(axes.flat, styles(), points.items(), strict=False):
+        ax.plot(x, y, "o", color=style["color"], markersize=4)
+        slope, intercept = np.polyfit(x, y, 1)
+        ends = np.array([min(x), max(x)])
+        ax.plot(ends, slope * ends + intercept, color=style["color"], linewidth=1)
+        ax.set_title(f"{group}: r = {np.corrcoef(x, y)[0, 1]:.2f}", fontsize=8)
+        label_axes(ax, xlabel, ylabel if ax is axes.flat[0] else "")
+    return figure
+
+
 def grouped_curves(
     curves: Mapping[str, Mapping[Any, tuple[Sequence[float], Sequence[float]]]],
     xlabel: str,

@@ -29,7 +29,7 @@ from inference import SVIRunner, elbo, fit_together
 from inference.callbacks import Evaluate, JSONLines, ReduceOnPlateau
 from inference.metrics import held_out_correlation, mean_correlation
 from inference.randomness import usable_device
-from lab.figures.comparisons import grouped_boxes, grouped_curves
+from lab.figures.comparisons import grouped_boxes, grouped_curves, grouped_points
 from lab.identifiability import KeepIdentifiable
 from lab.protocols.common import (
     add_setting_flags,
@@ -230,10 +230,7 @@ def report(
     """Medians as a table, with what the mixed data themselves would score, and the figures."""
     sizes = list(next(iter(results.values())))
     print(f"{'median MCC':12s}" + "".join(f"{size:>9d}" for size in sizes))
-    mcc = {
-        name: {n: [scores["mcc"] for scores in r["scores"]] for n, r in of.items()}
-        for name, of in results.items()
-    }
+    mcc = {name: {n: _column(r, "mcc") for n, r in of.items()} for name, of in results.items()}
     for name, groups in mcc.items():
         print(f"{name:12s}" + "".join(f"{median(groups[size]):9.3f}" for size in sizes))
     tests = (split(size, settings)[1] for size in sizes)
@@ -249,6 +246,14 @@ def report(
         name: {n: _median_curve(r["curves"]) for n, r in of.items()} for name, of in results.items()
     }
     grouped_curves(curves, "steps", f"median {label}").savefig(folder / "training.png", dpi=150)
+    for name, of in results.items():
+        points = {f"{n} rows": (_column(r, "elbo"), _column(r, "mcc")) for n, r in of.items()}
+        figure = grouped_points(points, "ELBO, nats per datum", label)
+        figure.savefig(folder / f"elbo_{name}.png", dpi=150)
+
+
+def _column(result: Mapping[str, Any], name: str) -> list[float]:
+    return [scores[name] for scores in result["scores"]]
 
 
 def _median_curve(curves: list[dict[str, list[float]]]) -> tuple[list[float], list[float]]:

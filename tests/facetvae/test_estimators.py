@@ -588,14 +588,12 @@ def test_subspaces_are_those_that_the_data_were_drawn_from() -> None:
     assert [len(part) for part in independent_subspaces(x, 4, 4, 0).maps] == [1] * 4
 
 
-@pytest.mark.parametrize("noise", [0.5, np.array([0.5, 1.0, 2.0])])
-def test_posteriors_of_linear_maps_have_the_width_of_the_closed_form(noise: Any) -> None:
-    """One latent that gives w times itself to each of D columns has the precision 1 + w^2 sum(1 /
-    sigma^2).
+def test_posteriors_of_linear_maps_have_the_width_of_the_closed_form() -> None:
+    """One latent that gives w times itself to each of D columns has the precision 1 + D (w /
+    sigma)^2.
     """
     found = Subspaces(np.zeros(3), [np.full((1, 3), 1 / (3 * 0.8))])
-    precision = 1 + 0.8**2 * (np.ones(3) / noise**2).sum()
-    np.testing.assert_allclose(found.variances(noise), [1 / precision])
+    np.testing.assert_allclose(found.variances(0.5), [1 / (1 + 3 * (0.8 / 0.5) ** 2)])
 
 
 def test_networks_start_as_the_maps_and_the_way_back_that_leaves_least() -> None:
