@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import narwhals.stable.v2 as nw
@@ -41,10 +41,6 @@ class Trust:
     found_again: dict[str, list[float]]
     by_chance: list[float]
     bounds: dict[str, list[float]]
-
-    def as_dict(self) -> dict[str, Any]:
-        """All of it, as JSON holds it; a copy."""
-        return asdict(self)
 
     def to_markdown(self) -> str:
         """Two tables to read: means, and least and largest of the halves."""

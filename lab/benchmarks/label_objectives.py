@@ -21,17 +21,10 @@ CLASSES, CONCENTRATION = 10, 1.0  # alpha_p
 RIGHT = (0.9999, 0.99, 0.9, 0.5, 0.1, 0.01, 1e-4, 1e-8)
 
 
-def softmax_output(right: float, num_classes: int, spread: bool) -> Tensor:
-    """q(y given x): the rest spread over all other classes, or all on one, the others having
-    1e-8.
-    """
-    others = torch.full(
-        (num_classes,), (1 - right) / (num_classes - 1) if spread else 1e-8, dtype=torch.float64
-    )
-    others[0] = right
-    if not spread:
-        others[1] = 1 - right
-    return others / others.sum()
+def softmax_output(right: float, num_classes: int) -> Tensor:
+    """q(y given x), with the rest spread over all other classes."""
+    rest = (1 - right) / (num_classes - 1)
+    return torch.tensor([right] + [rest] * (num_classes - 1), dtype=torch.float64)
 
 
 def row(q: Tensor, alpha: float) -> list[float]:
@@ -51,13 +44,9 @@ def main() -> None:
     names = ("-log q", "alpha_p + q", f"{total:g} softmax", f"{10 * total:g} softmax")
     print(f"{CLASSES} classes, alpha_p = {CONCENTRATION:g}; nats")
     print(f"{'rest':8s}{'q(right)':>10s}" + "".join(f"{name:>16s}" for name in names))
-    for spread in (True, False):
-        for right in RIGHT:
-            values = row(softmax_output(right, CLASSES, spread), CONCENTRATION)
-            print(
-                f"{'spread' if spread else 'on one':8s}{right:10g}"
-                + "".join(f"{value:16.4g}" for value in values)
-            )
+    for right in RIGHT:
+        values = row(softmax_output(right, CLASSES), CONCENTRATION)
+        print(f"{'spread':8s}{right:10g}" + "".join(f"{value:16.4g}" for value in values))
 
 
 if __name__ == "__main__":

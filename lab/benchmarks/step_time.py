@@ -9,8 +9,8 @@ Every variant gathers a batch from the same data, computes objective and gradien
 step, all from the same weights:
 
 - networks alone: encoder, decoder and their backward pass
-- plain loop: the objective written by hand, eager, with fused Adam, as this library has it; with
-  Adam's defaults; and with torch.compile around the objective
+- plain loop: the objective written by hand, eager, with fused Adam, as this library has it; and
+  with torch.compile around the objective
 - ours: the steps of SVIRunner.fit's loop, with compile=None; "replay"; "xla", which takes all steps
   of a pass in one call; and, on a graphics card, "cuda graph"
 - NumPyro: the marginal form of the model, jax.jit around SVI.update and the gathering
@@ -220,14 +220,13 @@ class PlainLoop:
     """The steps of a loop that is written by hand."""
 
     def __init__(
-        self, objective: Callable[..., Tensor], module: nn.Module, size: Size, precision: str,
-        fused: bool | None = True,
-    ) -> None:  # fmt: skip
+        self, objective: Callable[..., Tensor], module: nn.Module, size: Size, precision: str
+    ) -> None:
         self.objective, self.dtype = objective, PRECISIONS[precision]
         self.x, self.label = size.data()
         self.batch = size.batch
         self.parameters = list(module.parameters())
-        self.optimizer = torch.optim.Adam(self.parameters, lr=size.lr, fused=fused)
+        self.optimizer = torch.optim.Adam(self.parameters, lr=size.lr, fused=True)
         self.batches = self.passes()
 
     def passes(self) -> Iterator[Tensor]:
@@ -253,9 +252,9 @@ def networks_alone(size: Size, precision: str) -> Step:
     return PlainLoop(module.networks_only, module, size, precision)
 
 
-def plain_loop(size: Size, precision: str, fused: bool | None = True) -> Step:
+def plain_loop(size: Size, precision: str) -> Step:
     module = plain_copy(size.guide(), size)
-    return PlainLoop(module, module, size, precision, fused)
+    return PlainLoop(module, module, size, precision)
 
 
 def compiled_loop(size: Size, precision: str) -> Step:
@@ -302,7 +301,6 @@ def numpyro_weights(plain: PlainMFCVAE) -> dict[str, np.ndarray]:
 VARIANTS: dict[str, Callable[[Size, str], Step]] = {
     "networks alone": networks_alone,
     "plain loop": plain_loop,
-    "plain loop, default Adam": partial(plain_loop, fused=None),
     "plain loop, torch.compile": compiled_loop,
     "ours": ours,
     "ours, replay": partial(ours, mode="replay"),

@@ -407,12 +407,9 @@ def test_the_bound_of_linear_maps_is_near_the_density() -> None:
     assert density - 1.5 < found.score(x[1000:]) < density + 4 * 0.06
 
 
-@pytest.mark.parametrize("data", ["noise", "columns that nearly follow from others"])
-def test_linear_maps_are_no_worse_than_one_normal(data: str) -> None:
-    """Held-out rows were 3 and 121 nats less likely."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(600, 8)) if data == "noise" else load_breast_cancer().data
-    rng.shuffle(x)
+def test_linear_maps_are_no_worse_than_one_normal() -> None:
+    """Of columns that nearly follow from others held-out rows were 121 nats less likely."""
+    x = np.random.default_rng(0).permutation(load_breast_cancer().data)
     fitted, held_out = x[::2], x[1::2]
     found = MultiFacetClustering(network="linear", random_state=0).fit(fitted)
     normal = LedoitWolf().fit(found.encode(fitted)).score(found.encode(held_out))
