@@ -67,9 +67,7 @@ def _of_file(path: Path) -> Callable[[int, int | None], DrawnEmbeddings]:
 
 
 LEVELS: dict[str, Callable[[int, int | None], DrawnEmbeddings]] = {
-    "sentences": _drawn(shares=(0.2, 0.06)),
-    "CLIP": _drawn(shares=(0.2, 0.06), width=512, common=0.5, decay=1.2),
-    "faint": _drawn(shares=(0.1, 0.03)),
+    "CLIP": _drawn(shares=(0.2, 0.06), width=512, common=0.5, decay=1.2)
 }
 
 
@@ -148,24 +146,21 @@ def measure(level: str, seed: int, method: str, rows: int | None = None) -> dict
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = parser_of(__doc__, 100, 110)
-    parser.add_argument("--levels", nargs="+", choices=LEVELS, default=list(LEVELS))
     parser.add_argument("--texts", type=Path, help="a file of lab.benchmarks.embed_texts instead")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--rows", type=int, help="how many; by default drawn for each seed")
     args = parser.parse_args(arguments)
     if args.texts:
         LEVELS[args.texts.stem] = _of_file(args.texts)
-        args.levels = [args.texts.stem]
-    seeds = range(*args.seeds)
-    runs = [(one, seed, how) for seed in seeds for one in args.levels for how in args.methods]
+    level = args.texts.stem if args.texts else "CLIP"
+    runs = [(level, seed, how) for seed in range(*args.seeds) for how in args.methods]
     settings = {"rows given": args.rows}
     names = ("level", "seed", "method")
     lines = run_all(args.out, runs, names, settings, lambda **run: measure(**run, rows=args.rows))
-    for level in args.levels:
-        for method in args.methods:
-            own = {"level": level, "method": method}.items()
-            print(f"{level}, {method}")
-            print_table([line["scores"] for line in lines if own <= line.items()])
+    for method in args.methods:
+        own = {"level": level, "method": method}.items()
+        print(f"{level}, {method}")
+        print_table([line["scores"] for line in lines if own <= line.items()])
 
 
 if __name__ == "__main__":

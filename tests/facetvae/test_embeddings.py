@@ -186,7 +186,7 @@ def test_shares_of_drawn_embeddings_are_as_asked() -> None:
 def test_methods_are_measured_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     elsewhere = ("ours", "ours, told", "NrKmeans")  # slow, or of a package that is not needed
     rivals = [name for name in measured.METHODS if name not in elsewhere]
-    flags = ["--levels", "CLIP", "--methods", *rivals, "--rows", "120", "--out"]
+    flags = ["--methods", *rivals, "--rows", "120", "--out"]
     for last in (8, 9, 9):
         measured.main([*flags, str(tmp_path / "out.jsonl"), "--seeds", "7", str(last)])
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]

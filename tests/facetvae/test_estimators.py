@@ -635,8 +635,7 @@ def test_a_linear_model_describes_what_facets_leave(n: int, loss: float) -> None
     found = linear_model(x[:n], facets)
     density = multivariate_normal(np.zeros(12), covariance).logpdf(x[n:]).mean()
     assert density - loss < found.bound(x[n:]) < density + 0.05
-    unit = x[:n] / x[:n].std(0)
-    for columns in (np.c_[unit, unit[:, :3]], np.c_[unit, np.zeros(n)], unit[:4]):
+    for columns in (np.c_[x, x[:, :3]], np.c_[x, np.zeros(2 * n)], x[:4]):
         own = Subspaces(np.zeros(columns.shape[1]), [np.eye(1, columns.shape[1])])
         assert np.isfinite(linear_model(columns, own).bound(columns)), "copies, constants, few rows"
 
