@@ -309,20 +309,20 @@ class SubspaceStrategy(FitStrategy):
         """Linear maps of complete numbers; they are trained where what they leave shows a curve, or
         labels are known, of which they know nothing, and others always.
         """
-        view, deep = self.chosen.view, self.chosen.deep
-        if not (view.linear and isinstance(self.chosen.likelihood, Normal)):
-            return self._trained_if(deep is not False, "columns of several kinds, or gaps")
-        some, linear = some_rows(x), self._linear(x, self._facets(x, label))
-        if label:
-            return linear._trained_if(deep is not False, "labels")
-        p = curvature_p_value(some, self._subspaces(x, label).sources(some))
+        if not (self.chosen.view.linear and isinstance(self.chosen.likelihood, Normal)):
+            return self._trained_if(True, "columns of several kinds, or gaps")
+        some, found = some_rows(x), self._subspaces(x, label)
+        linear = self._linear(x, Subspaces(found.loc, found.maps[: len(self.names)]))
+        if label or self.chosen.deep is not None:
+            return linear._trained_if(True, "labels")
+        p = curvature_p_value(some, found.sources(some))
         bent = f"what linear maps leave of the columns, and squares of the latents: p = {p:.2g}"
         if p < CURVED and not told:
             bent += "; too few rows to hold some out"
         return linear._trained_if(p < CURVED and told, bent)
 
     def _trained_if(self, pays: bool, why: str, simple: str = "linear") -> SubspaceStrategy:
-        """Whether that pays, if the user leaves it open, or trains everything."""
+        """Trained if that pays, or as the user asks."""
         trains = pays if self.chosen.deep is None else self.chosen.deep
         why = why if self.chosen.deep is None else "asked for"
         return replace(self, trains=trains, model=f"{'deep' if trains else simple}: {why}")
@@ -340,10 +340,6 @@ class SubspaceStrategy(FitStrategy):
         if self.linear is not None:
             set_best_widths(runner.guide, x)
         return runner
-
-    def _facets(self, x: np.ndarray, label: Labels) -> Subspaces:
-        """The subspaces with clusters."""
-        return self._subspaces(x, label)
 
     def _standard(self, x: np.ndarray, label: Labels) -> tuple[FacetGuide, Subspaces]:
         """A guide of the subspaces' latents, whose posteriors have their widths."""
@@ -431,11 +427,8 @@ class CountedStrategy(SubspaceStrategy):
         return counted | given
 
     def _subspaces(self, x: np.ndarray, label: Labels) -> Subspaces:
-        facets, rest = self._facets(x, label), self.fitted.rest
+        facets, rest = self.fitted.subspaces, self.fitted.rest
         return Subspaces(facets.loc, [*facets.maps, *([rest] if len(rest) else [])])
-
-    def _facets(self, x: np.ndarray, label: Labels) -> Subspaces:
-        return self.fitted.subspaces
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import narwhals.stable.v2 as nw
 import numpy as np
@@ -19,9 +19,6 @@ from facetvae.table_rules.rows import has_missing
 from inference.markdown import table
 from ppl_models.given.checks import check_size
 from ppl_models.given.frames import is_frame, native_columns, replaced
-
-if TYPE_CHECKING:
-    from facetvae.estimators.clustering import MultiFacetClustering
 
 
 @dataclass(frozen=True)
@@ -65,7 +62,7 @@ def _rows(values: dict[str, list[float]], digits: int) -> list[list[str]]:
     ]
 
 
-def trusted(estimator: MultiFacetClustering, X: Any, repeats: int) -> Trust:
+def trusted(estimator: Any, X: Any, repeats: int) -> Trust:
     """See :meth:`~facetvae.estimators.MultiFacetClustering.trust`."""
     check_size("repeats", repeats)
     found, clusters = Trust({}, [], {}), estimator.predict(X)
@@ -99,7 +96,7 @@ def trusted(estimator: MultiFacetClustering, X: Any, repeats: int) -> Trust:
     return found
 
 
-def _fit(estimator: MultiFacetClustering, X: Any, seed: int, **options: Any) -> Any:
+def _fit(estimator: Any, X: Any, seed: int, **options: Any) -> Any:
     again = clone(estimator).set_params(random_state=seed, n_init=1, verbose=False, **options)
     with warnings.catch_warnings():  # of what the first fit has told, or of what is expected
         warnings.simplefilter("ignore", UserWarning)
@@ -122,7 +119,7 @@ def _bound(fits: Sequence[Any], halves: Sequence[Any]) -> float:
     return float(np.mean([fit.score(X) for fit, X in zip(fits, halves[::-1], strict=True)]))
 
 
-def _one_normal(fitted: MultiFacetClustering, first: Any, second: Any) -> float:
+def _one_normal(fitted: Any, first: Any, second: Any) -> float:
     """Mean log-density, in nats per row, of the second rows under a normal fitted to the first."""
     x = [fitted.encode(rows) for rows in (first, second)]
     normal = LedoitWolf().fit(x[0][~fitted.outliers_])
