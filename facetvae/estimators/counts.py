@@ -119,7 +119,7 @@ class Centered:
         sizes = np.bincount(batch, minlength=num_batches)
         means = (_members(batch, num_batches) @ matrix).toarray() / sizes.clip(1)[:, None]
         squares = (matrix * matrix).sum(0)
-        variance = ((squares - sizes @ means**2) / len(batch)).clip(0)
+        variance = ((squares - sizes @ means**2) / max(len(batch), 1)).clip(0)
         return cls(matrix, batch, means, np.where(variance > NO_VARIANCE * squares, variance, 0))
 
     def directions(self, number: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

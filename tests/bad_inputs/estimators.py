@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from scipy.sparse import csr_array
 from sklearn.exceptions import NotFittedError
 
 from facetvae.estimators import (
@@ -164,6 +165,11 @@ ESTIMATORS = {
         ("type: facets text", facets(facets="hue"), "a number, or names that differ .*'hue'"),
         ("type: a name", facets(facets=["a", "what else"]), "valid in Python"),
         ("misfit: equal rows", facets(given=np.ones((30, 4))), "the rows of X do not differ"),
+        (
+            "misfit: no counts",
+            facets(given=csr_array((30, 4), dtype=int)),
+            "rows of X do not differ",
+        ),
         (
             "misfit: equal rows with a gap",
             facets(given=np.where(np.eye(30, 4), NAN, 1.0)),
