@@ -5,9 +5,11 @@ python -m tests.pages docs/tour.md     # at the page's own sizes; the tests cut 
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
+from tempfile import mkdtemp
 
 ROOT = Path(__file__).parents[1]
 FENCE = re.compile(r"^```python\n(.*?)^```$", re.S | re.M)
@@ -70,5 +72,6 @@ def commands(page: Path) -> list[tuple[str, list[str]]]:
 
 
 if __name__ == "__main__":
-    (page,) = map(Path, sys.argv[1:])
-    exec(compile(program(page), str(page), "exec"), {"__name__": "__main__"})
+    code = program(page := Path(sys.argv[1]))
+    os.chdir(mkdtemp())  # what a page writes has no place in a checkout
+    exec(compile(code, str(page), "exec"), {"__name__": "__main__"})

@@ -100,7 +100,7 @@ class View:
 
     def residual_scale(self, x: np.ndarray, dim: int) -> float:
         """Deviation of what ``dim`` linear latents leave of the numbers."""
-        return residual_scale(self.numbers(x), dim)
+        return residual_scale(x if self.linear else self.numbers(x), dim)
 
 
 def _in_lattice(x: np.ndarray, rng: np.random.Generator) -> bool:

@@ -287,7 +287,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         runner = strategy.mixtures(x, latents, K, label)
         self._say("trains all together")
         ended = strategy.together(runner, x, held_out, label)
-        return Start(strategy, counts, runner, strategy.model, ended)
+        return Start(strategy, counts, runner, ended)
 
     def _keep(self, start: Start) -> None:
         """Store what was chosen in a start, and print it if asked to."""
@@ -305,7 +305,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             n_latents={name: prior.dim for name, prior in start.runner.model.priors.items()},
             epochs=(*strategy.lengths.alone, strategy.lengths.together),
         )
-        self._state_later("model", start.model)
+        self._state_later("model", strategy.model)
         self._state_later("ended", start.ended)
 
     def facet(self, name: str | int) -> FacetClustering:
@@ -654,10 +654,6 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             view=view,
             deep=HOW_DEEP.get(self.network, True if self.epochs else None),
         )
-        if self._takes_normal(view):
-            normal = Normal(view.residual_scale(x, dim))
-            completed = self.reader_.completed(normal, x, self.encoding_)
-            chosen = replace(chosen, likelihood=completed)
         steps = steps or (SUBSPACE_STEPS[1:] if view.linear else SUBSPACE_STEPS)
         lengths = chosen.lengths(len(x), steps)
         return kind(shape, names, chosen, lengths, dim, len(x))

@@ -13,9 +13,8 @@ from sklearn.decomposition import PCA
 
 from facetvae.estimators.arrays import Reader, View
 from facetvae.estimators.encoding import Encoding
-from facetvae.table_rules.components import residual_scale
 from facetvae.table_rules.rows import some_rows
-from ppl_models import Likelihood, Normal
+from ppl_models import Likelihood
 
 # Fewest columns of embeddings, so that no ordinary table is taken for them, and how far from one
 # the length of a row may be: rounding to 16 bits moves it by less than a hundredth of this.
@@ -117,9 +116,6 @@ class EmbeddingReader(Reader):
         self, X: np.ndarray, likelihood: Likelihood | None, rows: np.ndarray | None = None
     ) -> Encoding:
         return embedding_encoding(X)
-
-    def likelihood(self, x: np.ndarray, encoding: Encoding, dim: int) -> Likelihood:
-        return Normal(residual_scale(x, dim))
 
     def view(self, x: np.ndarray, encoding: Encoding) -> View:
         return EmbeddingView(encoding.scale)

@@ -32,14 +32,12 @@ class Start:
     """One fit.
 
     :ivar counts: each facet's number of clusters.
-    :ivar model: which model it is, and why, in words.
     :ivar ended: how its training ended, in words.
     """
 
     strategy: FitStrategy
     counts: Mapping[str, ClusterCount]
     runner: SVIRunner
-    model: str
     ended: str
 
 

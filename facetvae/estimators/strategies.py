@@ -283,7 +283,7 @@ class SubspaceStrategy(FitStrategy):
 
     :param dim: length of all latents together.
     :param rows: of the data.
-    :param linear: the model if it stays one of linear maps alone.
+    :param linear: what networks of complete numbers begin as, and may stay.
     """
 
     covariance = "full"

@@ -65,17 +65,16 @@ def _rows(values: dict[str, list[float]], digits: int) -> list[list[str]]:
 def trusted(estimator: Any, X: Any, repeats: int) -> Trust:
     """See :meth:`~facetvae.estimators.MultiFacetClustering.trust`."""
     check_size("repeats", repeats)
-    found, clusters = Trust({}, [], {}), estimator.predict(X)
-    several = [facet for facet, number in enumerate(estimator.n_clusters_) if number > 1]
-    for name in estimator.facet_names_:
-        found.found_again[name] = []
+    found = Trust({name: [] for name in estimator.facet_names_}, [], {})
+    facets = estimator.predict(X).T
     for seed in range(repeats):
         halves = train_test_split(X, test_size=0.5, random_state=seed)
         fits = [_fit(estimator, half, seed) for half in halves]
         told = [fit.predict(X) for fit in fits]
-        for facet in several:
-            alike = [_most_alike(clusters[:, facet], own) for own in told]
-            found.found_again[estimator.facet_names_[facet]].append(_index(*alike))
+        each = zip(found.found_again.values(), facets, estimator.n_clusters_, strict=True)
+        for indices, facet, number in each:
+            if number > 1:
+                indices.append(_index(*(_most_alike(facet, own) for own in told)))
         bounds = {"this model": _bound(fits, halves)}
         of_columns = fits[0].encoding_.of_columns and estimator._architecture is None
         simple = {"network": "linear"} if of_columns else {}

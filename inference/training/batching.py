@@ -70,9 +70,13 @@ class Rows(Batching):
         return torch.randperm(len(data), device=data.x.device, generator=generator)
 
     def subset(self, data: Observed, at_most: int) -> Observed:
-        # Random rows, as the data may be sorted.
-        generator = Generator().manual_seed(0)
-        return data[torch.randperm(len(data), generator=generator)[:at_most].sort().values]
+        return data[drawn_once(len(data), at_most)]
+
+
+def drawn_once(n: int, at_most: int) -> Tensor:
+    """So many of ``n`` rows at random, in order, as the data may be sorted."""
+    order = torch.randperm(n, generator=Generator().manual_seed(0))
+    return order[:at_most].sort().values
 
 
 class Groups(Batching):

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, SequentialSampler
 from guides.base import FacetGuide
 from inference.distributed import Shard, SingleProcess
 from inference.randomness import derive_seed
-from inference.training.batching import Batching, Groups, Rows
+from inference.training.batching import Batching, Groups, Rows, drawn_once
 from inference.training.loader_passes import endless_passes, whole_pass
 from ppl_models.configurable import to_config
 from ppl_models.given.checks import check_count, check_kind, check_size
@@ -178,11 +178,10 @@ class LoaderSource(DataSource):
             return []
         if len(rows) <= HELD_ROWS or "group" in self.held[0].given:
             return []
-        order = torch.randperm(len(rows), generator=Generator().manual_seed(0))
         drawn = DataLoader(
             of.dataset,
             of.batch_size,
-            sampler=order[: -(-HELD_ROWS // self.processes.size)].sort().values.tolist(),
+            sampler=drawn_once(len(rows), -(-HELD_ROWS // self.processes.size)).tolist(),
             num_workers=of.num_workers,
             collate_fn=of.collate_fn,
             worker_init_fn=of.worker_init_fn,

@@ -48,14 +48,12 @@ STARTS = 10
 COMPONENTS, FEW_COMPONENTS = 50, 30
 
 
-def _drawn(**how: Any) -> Callable[[int, int | None], DrawnEmbeddings]:
-    def draw(seed: int, rows: int | None) -> DrawnEmbeddings:
-        rng = np.random.default_rng([seed, 11])
-        n = round(float(np.exp(rng.uniform(*np.log(ROWS))))) if rows is None else rows
-        clusters = rng.integers(CLUSTERS[0], CLUSTERS[1] + 1, 2).tolist()
-        return drawn_embeddings(n, clusters, seed=seed, **how)
-
-    return draw
+def _drawn(seed: int, rows: int | None) -> DrawnEmbeddings:
+    """As CLIP's are."""
+    rng = np.random.default_rng([seed, 11])
+    n = round(float(np.exp(rng.uniform(*np.log(ROWS))))) if rows is None else rows
+    clusters = rng.integers(CLUSTERS[0], CLUSTERS[1] + 1, 2).tolist()
+    return drawn_embeddings(n, clusters, (0.2, 0.06), width=512, common=0.5, decay=1.2, seed=seed)
 
 
 def _of_file(path: Path) -> Callable[[int, int | None], DrawnEmbeddings]:
@@ -66,9 +64,7 @@ def _of_file(path: Path) -> Callable[[int, int | None], DrawnEmbeddings]:
     return read
 
 
-LEVELS: dict[str, Callable[[int, int | None], DrawnEmbeddings]] = {
-    "CLIP": _drawn(shares=(0.2, 0.06), width=512, common=0.5, decay=1.2)
-}
+LEVELS: dict[str, Callable[[int, int | None], DrawnEmbeddings]] = {"CLIP": _drawn}
 
 
 def _ours(x: np.ndarray, numbers: Sequence[int], seed: int) -> np.ndarray:

@@ -490,6 +490,7 @@ def test_residual_scale_is_that_of_probabilistic_pca() -> None:
     assert residual_scale(noise, 1) == pytest.approx(RESIDUAL_SHARE[1], abs=0.02)
     holed = np.where(rng.random(x.shape) < 0.1, NAN, x)
     assert residual_scale(holed, 3) == pytest.approx(sigma, rel=0.5), "roughly, of incomplete data"
+    assert View().residual_scale(holed, 3) == residual_scale(holed, 3), "a start sees gaps, too"
 
 
 def looks_taken(values: Iterable[float]) -> int:
