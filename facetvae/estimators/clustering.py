@@ -591,19 +591,13 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         few = x.ndim == 2 and x.shape[1] <= MAX_COLUMNS
         return self.encoding_.values == "binary" and few and not given
 
-    def _takes_normal(self, view: View) -> bool:
-        """Whether columns are normal about what linear maps say of them, as far as nobody says
-        otherwise.
-        """
-        return view.linear and self.likelihood is None and self.encoding_.values != "binary"
-
     def _of_columns(
         self, views: ColumnViews, x: np.ndarray, names: Names, view: View
     ) -> SubspaceStrategy:
         names, kind = names or facet_names(views.number), partial(ViewStrategy, views=views)
         kind = partial(kind, named=self.facets is not None)
         strategy = self._subspaces(kind, x, names, views.dim, view, SUBSPACE_STEPS)
-        if not self._takes_normal(view):
+        if not view.linear or self.encoding_.values == "binary":
             return strategy
         normal = Normal(strategy.noise(some_rows(x)))
         completed = self.reader_.completed(normal, x, self.encoding_)

@@ -299,8 +299,8 @@ class SubspaceStrategy(FitStrategy):
     def latents(self, x: np.ndarray, label: Labels) -> FacetGuide:
         view, some = self.chosen.view, some_rows(x)
         guide, subspaces = self._standard(x, label)
-        if view.linear:
-            set_linear(guide, subspaces, view.numbers(some))
+        if view.linear or self.linear is not None:
+            set_linear(guide, subspaces, some if self.linear else view.numbers(some))
         else:
             self._fit_networks(guide, lambda part: subspaces.sources(view.numbers(part)), x)
         return guide
@@ -464,11 +464,6 @@ class SumStrategy(SubspaceStrategy):
         other = cast(SumStrategy, super().again(x, number))
         found = sums_found(x, other.chosen.seed, self.chosen.view, [None] * len(self.names))
         return replace(other, found=found or self.found)
-
-    def latents(self, x: np.ndarray, label: Labels) -> FacetGuide:
-        guide, subspaces = self._standard(x, label)
-        set_linear(guide, subspaces, some_rows(x))
-        return guide
 
     def numbers(self, x: np.ndarray, latents: FacetGuide, chosen: Numbers) -> Counts:
         why = {

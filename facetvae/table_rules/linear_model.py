@@ -93,14 +93,13 @@ def _fitted(x: np.ndarray, facets: Subspaces, beside: np.ndarray) -> LinearModel
     sources = Subspaces(facets.loc, maps).sources(x)
     back = _back(sources, x - facets.loc)
     left = (x - facets.loc - sources @ back).var(0)
-    shrunk = np.arange(len(back)) >= len(back) - len(beside)
-    scale, variances = np.ones(len(back)), np.zeros(len(back))
+    shrunk = (np.arange(len(back)) >= len(back) - len(beside))[:, None]
+    scale, variances = np.ones((len(back), 1)), np.zeros(len(back))
     for _ in range(STEPS):
-        noise = (left + variances @ (back.T / scale).T ** 2).clip(LEAST_NOISE**2)
-        told = (back**2 / noise).sum(1)
+        noise = (left + variances @ (back / scale) ** 2).clip(LEAST_NOISE**2)
+        told = (back**2 / noise).sum(1, keepdims=True)
         scale = np.where(shrunk, np.sqrt((np.sqrt(told**2 + 4 * told) - told) / 2), 1.0)
-        variances = 1 / (1 + told / scale**2)
+        variances = 1 / (1 + (told / scale**2)[:, 0])
     if len(beside):
-        maps[-1] = (beside.T * scale[shrunk]).T
-    decoder = (back.T / scale).T
-    return LinearModel(Subspaces(facets.loc, maps), decoder, np.sqrt(noise), variances)
+        maps[-1] = beside * scale[-len(beside) :]
+    return LinearModel(Subspaces(facets.loc, maps), back / scale, np.sqrt(noise), variances)

@@ -101,12 +101,8 @@ def _kmeans(x: np.ndarray, K: int, seed: int) -> np.ndarray:
 
 
 def _mixture(x: np.ndarray, K: int, seed: int) -> np.ndarray:
-    mixture = GaussianMixture(K, n_init=STARTS, random_state=seed)
-    return mixture.fit_predict(_components(x, seed))
-
-
-def _components(x: np.ndarray, seed: int) -> np.ndarray:
-    return PCA(min(COMPONENTS, *x.shape), random_state=seed).fit_transform(x).astype(float)
+    components = PCA(min(COMPONENTS, *x.shape), random_state=seed).fit_transform(x).astype(float)
+    return GaussianMixture(K, n_init=STARTS, random_state=seed).fit_predict(components)
 
 
 def _neighbors(x: np.ndarray, K: int, seed: int) -> np.ndarray:

@@ -12,7 +12,6 @@ Nothing is trained or drawn.
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 from torch.distributions import Dirichlet, kl_divergence
 
 from lab.run_lines import described_by
@@ -21,20 +20,16 @@ CLASSES, CONCENTRATION = 10, 1.0  # alpha_p
 RIGHT = (0.9999, 0.99, 0.9, 0.5, 0.1, 0.01, 1e-4, 1e-8)
 
 
-def softmax_output(right: float, num_classes: int) -> Tensor:
-    """q(y given x), with the rest spread over all other classes."""
-    rest = (1 - right) / (num_classes - 1)
-    return torch.tensor([right] + [rest] * (num_classes - 1), dtype=torch.float64)
-
-
-def row(q: Tensor, alpha: float) -> list[float]:
-    target = torch.full_like(q, alpha)
+def row(right: float) -> list[float]:
+    """-log q and the KL for each posterior, in nats; the rest of q is spread over other classes."""
+    rest = (1 - right) / (CLASSES - 1)
+    q = torch.tensor([right] + [rest] * (CLASSES - 1), dtype=torch.float64)
+    target = torch.full_like(q, CONCENTRATION)
     target[0] += 1
-    posteriors = (alpha + q, (len(q) * alpha + 1) * q, 10 * (len(q) * alpha + 1) * q)
-    return [
-        float(-q[0].log()),
-        *(float(kl_divergence(Dirichlet(p), Dirichlet(target))) for p in posteriors),
-    ]
+    total = CLASSES * CONCENTRATION + 1
+    posteriors = (CONCENTRATION + q, total * q, 10 * total * q)
+    kl = (kl_divergence(Dirichlet(p), Dirichlet(target)) for p in posteriors)
+    return [float(-q[0].log()), *map(float, kl)]
 
 
 def main() -> None:
@@ -45,8 +40,7 @@ def main() -> None:
     print(f"{CLASSES} classes, alpha_p = {CONCENTRATION:g}; nats")
     print(f"{'rest':8s}{'q(right)':>10s}" + "".join(f"{name:>16s}" for name in names))
     for right in RIGHT:
-        values = row(softmax_output(right, CLASSES), CONCENTRATION)
-        print(f"{'spread':8s}{right:10g}" + "".join(f"{value:16.4g}" for value in values))
+        print(f"{'spread':8s}{right:10g}" + "".join(f"{value:16.4g}" for value in row(right)))
 
 
 if __name__ == "__main__":
