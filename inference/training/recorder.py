@@ -18,7 +18,7 @@ from ppl_models.given.observed import Observed
 
 NOT_ADAM = "its optimizer is not fused Adam"
 # Of a call of XLA, at most: steps, and numbers in their batches.
-STEPS, NUMBERS = 64, 2**22
+STEPS, NUMBERS = 64, 2**24
 
 #: Objectives ``[S]`` or a scalar, detached, and the gradient of their sum by parameter.
 Gradient = tuple[Tensor, Sequence[Tensor | None]]

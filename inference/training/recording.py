@@ -136,11 +136,15 @@ def agree(function: TensorFunction, program: TensorFunction, examples: Sequence[
 
 
 def _outcome(run: TensorFunction, examples: Sequence[Tensor]) -> list[Tensor]:
-    """Results, and changes of what was given, in double precision."""
+    """Results, and changes of what was given, as floating-point numbers."""
     given = _copies(examples)
     with seeded(1, examples[0].device):
-        found = [each.double() for each in run(*given)]
-    return found + [now.double() - then.double() for now, then in zip(given, examples, strict=True)]
+        found = [_real(each) for each in run(*given)]
+    return found + [_real(now) - _real(then) for now, then in zip(given, examples, strict=True)]
+
+
+def _real(x: Tensor) -> Tensor:
+    return x if x.is_floating_point() else x.double()
 
 
 def _alike(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:

@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import pyro
@@ -47,7 +48,7 @@ class FitSteps:
     """The steps of ``SVIRunner.fit``'s loop, one for each call, so that other programs can take
     theirs in between: a call gathers the next batch, in passes over the data, and takes its step.
     Where the loop takes several steps at once, the first of their calls does so, and the others
-    have nothing left to do.
+    have nothing left to do; the very first call takes one step alone.
 
     :param batch_size: which the number of rows is a multiple of.
     """
@@ -73,8 +74,11 @@ class FitSteps:
 
     def next_pass(self) -> list[Observed]:
         self.runner.epoch += 1
-        self.rest = self.steps.turns(0)
-        return next(self.rest)
+        turns = self.steps.turns(0)
+        first = next(turns)
+        size = 1 if self.runner.epoch == 1 else len(first)  # of the run's first call
+        self.rest = filter(None, chain([first[size:]], turns))
+        return first[:size]
 
     def wait(self) -> None:
         """Until the device has finished."""
