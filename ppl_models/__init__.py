@@ -7,6 +7,7 @@ from ppl_models.columns import Columns
 from ppl_models.compositions import DirichletMultinomial, Multinomial
 from ppl_models.counts import NegativeBinomial, Poisson
 from ppl_models.cvae import CVAE
+from ppl_models.factors import FactorFill
 from ppl_models.flow import GMMFlow
 from ppl_models.given.sparse import SparseRows
 from ppl_models.ivae import IVAE, ContinuousIVAE
@@ -83,6 +84,7 @@ __all__ = [
     "DiscretizedLogistic",
     "Exact",
     "FacetModel",
+    "FactorFill",
     "Flat",
     "GMMFlow",
     "GaussianMixture",

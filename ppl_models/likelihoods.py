@@ -17,6 +17,7 @@ from ppl_models.distributions import (
     MaskedIndependent,
     RoundedLogistic,
 )
+from ppl_models.factors import FactorFill
 from ppl_models.given.checks import check_kind, check_positive, number
 from ppl_models.likelihood_base import Likelihood, Scaled
 
@@ -193,7 +194,8 @@ class Incomplete(Likelihood):
     :param likelihood: of the observed entries, any of single entries: not ``Exact``, and not of
         counts given their total; ``Columns`` takes missing entries itself.
     :param fill: what encoders see instead of a missing entry, such as the mean of the data; by
-        default 0, where the likelihood allows it, or its ``loc``.
+        default 0, where the likelihood allows it, or its ``loc``. Of rows of real numbers, a
+        :class:`FactorFill`, by what is there.
     :raises ValueError: if ``likelihood`` is of no single entries, or ``fill`` outside its support.
 
     Example:
@@ -208,7 +210,7 @@ class Incomplete(Likelihood):
     takes_missing = True
     entrywise = False
 
-    def __init__(self, likelihood: Likelihood, fill: float | None = None) -> None:
+    def __init__(self, likelihood: Likelihood, fill: float | FactorFill | None = None) -> None:
         super().__init__()
         check_kind("likelihood", likelihood, Likelihood, "a likelihood, such as Normal(0.3)")
         if not likelihood.entrywise:
@@ -217,7 +219,9 @@ class Incomplete(Likelihood):
                 "likelihood must be of single entries that are alike, such as Normal(0.3), got "
                 f"{type(likelihood).__name__}{itself}"
             )
-        fill = float(likelihood.placeholder) if fill is None else fill
+        self.by_others = fill if isinstance(fill, FactorFill) else None
+        if fill is None or isinstance(fill, FactorFill):
+            fill = float(likelihood.placeholder)
         low, high = likelihood.support
         if not (low <= number(fill) <= high and abs(number(fill)) < inf):
             raise ValueError(
@@ -236,7 +240,8 @@ class Incomplete(Likelihood):
         return torch.where(x.isnan(), x.to(prepared.dtype), prepared)
 
     def features(self, x: Tensor) -> Tensor:
-        return self.likelihood.features(x.nan_to_num(self.fill))
+        fill = self.by_others
+        return self.likelihood.features(x.nan_to_num(self.fill) if fill is None else fill(x))
 
     def features_shape(self, x_shape: Sequence[int]) -> tuple[int, ...]:
         return self.likelihood.features_shape(x_shape)

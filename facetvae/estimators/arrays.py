@@ -16,10 +16,12 @@ from torch import Tensor
 from facetvae.describing.columns import FEW_VALUES
 from facetvae.estimators.defaults import default_plain_network
 from facetvae.estimators.encoding import Encoding, encoding_of
+from facetvae.estimators.gaps import drawn, fitted_fill, means
 from facetvae.estimators.words import reads_as_number
 from facetvae.table_rules.components import residual_scale
+from facetvae.table_rules.linear_model import Rows
 from facetvae.table_rules.rows import DISTINCT, has_missing, some_rows
-from ppl_models import Bernoulli, Incomplete, Likelihood, Normal
+from ppl_models import Bernoulli, FactorFill, Incomplete, Likelihood, Normal
 from ppl_models.given.arrays import (
     array_of_tensor,
     check_told_apart,
@@ -52,12 +54,16 @@ ADVICE = {
 
 @dataclass(frozen=True)
 class View:
-    """Encoded data as a start sees them: complete numbers, here with 0, the mean, in gaps.
+    """Encoded data as a start sees them: complete numbers.
+
+    :ivar gaps: what fills gaps, of a table of numbers that has any.
 
     :cvar linear: whether encoders read these numbers themselves.
     """
 
     linear: ClassVar[bool] = True
+
+    gaps: FactorFill | None = field(default=None, kw_only=True)
 
     @property
     def dims(self) -> int | None:
@@ -66,7 +72,16 @@ class View:
 
     def numbers(self, x: np.ndarray) -> np.ndarray:
         """Complete numbers ``[N, F]``."""
-        return np.nan_to_num(x) if has_missing(x) else x
+        return self.completed(x)
+
+    def completed(self, x: np.ndarray) -> np.ndarray:
+        """Encoded data with draws in their gaps, given what is there, where they are numbers."""
+        return x if self.gaps is None else drawn(self.gaps, x).astype(x.dtype)
+
+    def rows(self, x: np.ndarray) -> Rows:
+        """Encoded data as a linear model looks at them."""
+        seen = x if self.gaps is None else means(self.gaps, x)
+        return Rows(self.completed(x).astype(float), seen.astype(float), ~np.isnan(x))
 
     def unit(self, x: np.ndarray) -> np.ndarray:
         """What encoded columns are multiplied by to be these numbers ``[D]``, where that is all."""
@@ -176,11 +191,13 @@ class Reader:
         return Normal(residual_scale(x / 255 if x.dtype == np.uint8 else x, dim))
 
     def completed(self, likelihood: Likelihood, x: np.ndarray, encoding: Encoding) -> Likelihood:
-        """The user's or the default one, with what encoded data add to it: in gaps, of whatever
-        rows, encoders see the mean of the observed entries.
+        """The user's or the default one, with what encoded data add to it: in gaps encoders see the
+        mean given a row's other entries, or in images that of all entries.
         """
         if likelihood.takes_missing or not encoding.missing:
             return likelihood
+        if encoding.of_real_columns:
+            return Incomplete(likelihood, fitted_fill(x).float())
         mean = np.nan_to_num(np.nanmean(some_rows(x), dtype=float))
         return Incomplete(likelihood, float(np.clip(mean, *likelihood.support)))
 
@@ -192,7 +209,7 @@ class Reader:
         """How a start sees encoded data, if these differ."""
         if not (np.fmax.reduce(x) > np.fmin.reduce(x)).any():  # of what is there, gaps aside
             raise ValueError("the rows of X do not differ: there is nothing to cluster")
-        return View()
+        return View(gaps=fitted_fill(x) if encoding.missing and x.ndim == 2 else None)
 
     def beyond(self, x: np.ndarray) -> np.ndarray:
         """Which encoded rows ``[N]`` have entries that are no part of their columns."""

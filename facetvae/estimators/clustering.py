@@ -75,7 +75,7 @@ from facetvae.table_rules.outliers import Outliers, has_all_variance
 from facetvae.table_rules.rows import MANY, Arranged, in_parts, some_rows, without_copies
 from guides import FacetGuide
 from inference.randomness import derive_seed, seeded
-from ppl_models import Likelihood, Normal
+from ppl_models import Likelihood
 from ppl_models.given.checks import check_kind, check_one_of, check_size, is_index
 from ppl_models.modes import evaluating
 from ppl_models.turns import exclusive
@@ -599,9 +599,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         strategy = self._subspaces(kind, x, names, views.dim, view, SUBSPACE_STEPS)
         if not view.linear or self.encoding_.values == "binary":
             return strategy
-        normal = Normal(strategy.noise(some_rows(x)))
-        completed = self.reader_.completed(normal, x, self.encoding_)
-        return replace(strategy, chosen=replace(strategy.chosen, likelihood=completed))
+        return strategy.with_noise(strategy.noise(some_rows(x)))
 
     def _divided(self, x: np.ndarray, names: Names, view: View) -> SubspaceStrategy | None:
         """Facets as subspaces; ``None`` if the data vary in too few dimensions."""

@@ -18,6 +18,7 @@ from facetvae.estimators.base import Chosen
 from facetvae.estimators.defaults import Lengths, epochs_of
 from facetvae.estimators.encoding import FEWEST_PIXELS
 from facetvae.estimators.facets import REST, facet_names, number_of_facets
+from facetvae.estimators.gaps import without_gaps
 from facetvae.estimators.linear_maps import fit_networks, set_best_widths, set_linear, set_widths
 from facetvae.estimators.training import STEPS_PER_LOOK, StopConverged, check_trained, warn_if_long
 from facetvae.table_rules.column_views import (
@@ -43,7 +44,7 @@ from inference.randomness import derive_seed, seeded
 from inference.runner import SVIRunner
 from inference.schedules import AbruptFadeInWarning, ProgressiveFadeIn, Schedule
 from inference.training.loop import DeadFacetWarning
-from ppl_models import MFCVAE, GaussianMixture, Normal, StandardNormal
+from ppl_models import MFCVAE, GaussianMixture, Incomplete, Normal, StandardNormal
 from ppl_models.likelihood_base import rebuilt
 
 # Fits of each mixture, of which the most likely one is kept.
@@ -300,7 +301,9 @@ class SubspaceStrategy(FitStrategy):
         view, some = self.chosen.view, some_rows(x)
         guide, subspaces = self._standard(x, label)
         if view.linear or self.linear is not None:
-            set_linear(guide, subspaces, some if self.linear else view.numbers(some))
+            set_linear(
+                guide, subspaces, view.completed(some) if self.linear else view.numbers(some)
+            )
         else:
             self._fit_networks(guide, lambda part: subspaces.sources(view.numbers(part)), x)
         return guide
@@ -309,9 +312,10 @@ class SubspaceStrategy(FitStrategy):
         """Linear maps of complete numbers; they are trained where what they leave shows a curve, or
         labels are known, of which they know nothing, and others always.
         """
-        if not (self.chosen.view.linear and isinstance(self.chosen.likelihood, Normal)):
-            return self._trained_if(True, "columns of several kinds, or gaps")
-        some, found = some_rows(x), self._subspaces(x, label)
+        view, likelihood = self.chosen.view, self.chosen.likelihood
+        if not (view.linear and isinstance(getattr(likelihood, "likelihood", likelihood), Normal)):
+            return self._trained_if(True, "columns of several kinds")
+        some, found = view.numbers(some_rows(x)), self._subspaces(x, label)
         linear = self._linear(x, Subspaces(found.loc, found.maps[: len(self.names)]))
         if label or self.chosen.deep is not None:
             return linear._trained_if(True, "labels")
@@ -329,17 +333,29 @@ class SubspaceStrategy(FitStrategy):
 
     def _linear(self, x: np.ndarray, facets: Subspaces) -> SubspaceStrategy:
         """With the linear model that these subspaces are part of."""
-        linear = linear_model(x, facets)
-        noise = rebuilt(cast(Normal, self.chosen.likelihood), scale=linear.noise)
-        return replace(self, linear=linear, chosen=replace(self.chosen, likelihood=noise))
+        linear = linear_model(self.chosen.view.rows(x), facets)
+        return replace(self.with_noise(linear.noise), linear=linear)
+
+    def with_noise(self, scale: np.ndarray) -> Any:
+        """With a normal likelihood of these deviations ``[D]``."""
+        likelihood: Any = self.chosen.likelihood
+        if isinstance(likelihood, Incomplete):
+            inside = rebuilt(cast(Normal, likelihood.likelihood), scale=scale)
+            likelihood = rebuilt(likelihood, likelihood=inside)
+        else:
+            likelihood = rebuilt(likelihood, scale=scale)
+        return replace(self, chosen=replace(self.chosen, likelihood=likelihood))
 
     def mixtures(
         self, x: np.ndarray, latents: FacetGuide, numbers: Mapping[str, int], label: Labels
     ) -> SVIRunner:
-        runner = super().mixtures(x, latents, numbers, label)
+        runner = super().mixtures(self.chosen.view.completed(x), latents, numbers, label)
         if self.linear is not None:
             set_best_widths(runner.guide, x)
         return runner
+
+    def numbers(self, x: np.ndarray, latents: FacetGuide, chosen: Numbers) -> Counts:
+        return super().numbers(self.chosen.view.completed(x), latents, chosen)
 
     def _standard(self, x: np.ndarray, label: Labels) -> tuple[FacetGuide, Subspaces]:
         """A guide of the subspaces' latents, whose posteriors have their widths."""
@@ -619,19 +635,18 @@ def views_found(x: np.ndarray, seed: int, view: View, count: FacetCount | None) 
     :param count: the facets, of a table of numbers.
     """
     found = column_views(*view.table(some_rows(x, seed), seed), seed)
-    numbers = found.free_numbers
-    rows = found.statistics.values[:, numbers]
-    whole = ~np.isnan(rows).any(1)
-    if not found.views or len(numbers) < 2 or whole.sum() < FEWEST_FOR_NEIGHBORS:
+    numbers, values = found.free_numbers, found.statistics.values.copy()
+    if not found.views or len(numbers) < 2 or len(values) < FEWEST_FOR_NEIGHBORS:
         return found
-    loc, scale = rows[whole].mean(0), rows[whole].std(0).clip(1e-12)
+    values[:, numbers] = rows = without_gaps(values[:, numbers])
+    loc, scale = rows.mean(0), rows.std(0).clip(1e-12)
     if count is None or len(numbers) < x.shape[1]:
-        count = number_of_facets((rows[whole] - loc) / scale, seed)
+        count = number_of_facets((rows - loc) / scale, seed)
         count = replace(count, loc=loc, maps=count.maps / scale)
     if not count.number:
         return found
     if found.of_numbers:
-        gain = found.log_density()[whole] - count.log_density(rows[whole])
+        gain = found.log_density(values) - count.log_density(rows)
         if gain.mean() > LIKELIER * gain.std() / np.sqrt(len(gain)):
             return found
     instead = [

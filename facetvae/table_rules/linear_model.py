@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from sklearn.decomposition import PCA
 
 from facetvae.table_rules.components import MAX_ROWS
 from facetvae.table_rules.merging import on_one_thread
-from facetvae.table_rules.rows import some_rows
+from facetvae.table_rules.rows import some
 from facetvae.table_rules.subspaces import Subspaces
 
 # Least deviation of a standardized column's noise: with less, steps of training would leave the
@@ -36,28 +37,46 @@ class LinearModel:
     noise: np.ndarray
     variances: np.ndarray
 
-    def bound(self, x: np.ndarray) -> float:
-        """The mean ELBO of rows ``[N, D]`` under a standard normal prior, in nats."""
-        means, variances = self.subspaces.sources(x), self.variances
-        left = np.square(x - self.subspaces.loc - means @ self.decoder)
+    def bound(self, rows: Rows) -> float:
+        """The mean ELBO under a standard normal prior, in nats."""
+        means, variances = self.subspaces.sources(rows.seen), self.variances
+        left = np.square(rows.seen - self.subspaces.loc - means @ self.decoder)
         misfit = (left + variances @ self.decoder**2) / self.noise**2
+        misfit += np.log(2 * np.pi * self.noise**2)
         kl = np.square(means).sum(1) + (variances - 1 - np.log(variances)).sum()
-        return float(-(misfit.sum(1) + np.log(2 * np.pi * self.noise**2).sum() + kl).mean() / 2)
+        return float(-((misfit * rows.there).sum(1) + kl).mean() / 2)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a standardized table ``[N, D]``, each three times.
+
+    :ivar drawn: with draws in the gaps, so that they vary as complete rows would.
+    :ivar seen: with means in the gaps, as encoders see them.
+    :ivar there: which entries are there.
+    """
+
+    drawn: np.ndarray
+    seen: np.ndarray
+    there: np.ndarray
+
+    def __getitem__(self, rows: Any) -> Rows:
+        return Rows(self.drawn[rows], self.seen[rows], self.there[rows])
 
 
 @on_one_thread
-def linear_model(x: np.ndarray, facets: Subspaces) -> LinearModel:
+def linear_model(x: Rows, facets: Subspaces) -> LinearModel:
     """The linear model of the facets' coordinates and as many principal components of what these
     leave as make held-out rows likeliest.
-
-    :param x: ``[N, D]``, standardized and complete.
     """
-    rows = np.random.default_rng(0).permutation(some_rows(x, most=MAX_ROWS)).astype(float)
+    chosen = np.arange(len(x.drawn))[some(len(x.drawn), most=MAX_ROWS)]
+    rows = x[np.random.default_rng(0).permutation(chosen)]
     fitted, held_out = rows[::2], rows[1::2]
-    beside = _components(fitted, facets)
+    beside = _components(fitted.drawn, facets)
     numbers = np.unique(np.geomspace(1, len(beside) + 1, TRIED).round().astype(int)) - 1
     bounds = [_fitted(fitted, facets, beside[:k]).bound(held_out) for k in numbers]
-    return _fitted(rows, facets, _components(rows, facets)[: numbers[int(np.argmax(bounds))]])
+    best = numbers[int(np.argmax(bounds))]
+    return _fitted(rows, facets, _components(rows.drawn, facets)[:best])
 
 
 def _components(x: np.ndarray, facets: Subspaces) -> np.ndarray:
@@ -83,21 +102,23 @@ def _back(z: np.ndarray, x: np.ndarray) -> np.ndarray:
     return np.linalg.lstsq(z.T @ z, z.T @ x, rcond=None)[0]
 
 
-def _fitted(x: np.ndarray, facets: Subspaces, beside: np.ndarray) -> LinearModel:
-    """With the noise at which the bound of ``x`` is largest.
+def _fitted(rows: Rows, facets: Subspaces, beside: np.ndarray) -> LinearModel:
+    """With the noise at which the bound is largest.
 
     :param beside: maps to components ``[k, D]``, of variance 1. Their prior is the standard normal
         one, and so their posteriors' means are nearer to 0 the less the columns tell of them.
     """
     maps = [*facets.maps, *([beside] if len(beside) else [])]
-    sources = Subspaces(facets.loc, maps).sources(x)
-    back = _back(sources, x - facets.loc)
-    left = (x - facets.loc - sources @ back).var(0)
+    space = Subspaces(facets.loc, maps)
+    back = _back(space.sources(rows.drawn), rows.drawn - facets.loc)
+    left = np.square(rows.seen - facets.loc - space.sources(rows.seen) @ back)
+    share = rows.there.mean(0)
+    left = (left * rows.there).mean(0) / share.clip(NOTHING)
     shrunk = (np.arange(len(back)) >= len(back) - len(beside))[:, None]
     scale, variances = np.ones((len(back), 1)), np.zeros(len(back))
     for _ in range(STEPS):
         noise = (left + variances @ (back / scale) ** 2).clip(LEAST_NOISE**2)
-        told = (back**2 / noise).sum(1, keepdims=True)
+        told = (share * back**2 / noise).sum(1, keepdims=True)
         scale = np.where(shrunk, np.sqrt((np.sqrt(told**2 + 4 * told) - told) / 2), 1.0)
         variances = 1 / (1 + (told / scale**2)[:, 0])
     if len(beside):

@@ -58,7 +58,7 @@ from facetvae.estimators.strategies import are_pictures, facets_found
 from facetvae.estimators.training import LOOKS, StopConverged, converged
 from facetvae.table_rules import outliers
 from facetvae.table_rules.components import RESIDUAL_SHARE, residual_scale
-from facetvae.table_rules.linear_model import linear_model
+from facetvae.table_rules.linear_model import Rows, linear_model
 from facetvae.table_rules.outliers import Outliers
 from facetvae.table_rules.subspaces import Subspaces, independent_subspaces
 from guides import FacetGuide, VaDEGuide
@@ -633,12 +633,16 @@ def test_a_linear_model_describes_what_facets_leave(n: int, loss: float) -> None
     covariance = loadings.T @ loadings + np.diag(sigma**2)
     facet = np.linalg.solve(covariance, loadings[0])[None]
     facets = Subspaces(np.zeros(12), [facet / np.sqrt(facet @ covariance @ facet.T)])
-    found = linear_model(x[:n], facets)
+    found = linear_model(complete(x[:n]), facets)
     density = multivariate_normal(np.zeros(12), covariance).logpdf(x[n:]).mean()
-    assert density - loss < found.bound(x[n:]) < density + 0.05
-    for columns in (np.c_[x, x[:, :3]], np.c_[x, np.zeros(2 * n)], x[:4]):
-        own = Subspaces(np.zeros(columns.shape[1]), [np.eye(1, columns.shape[1])])
+    assert density - loss < found.bound(complete(x[n:])) < density + 0.05
+    for columns in map(complete, (np.c_[x, x[:, :3]], np.c_[x, np.zeros(2 * n)], x[:4])):
+        own = Subspaces(np.zeros(columns.seen.shape[1]), [np.eye(1, columns.seen.shape[1])])
         assert np.isfinite(linear_model(columns, own).bound(columns)), "copies, constants, few rows"
+
+
+def complete(x: np.ndarray) -> Rows:
+    return Rows(x, x, np.ones(x.shape, bool))
 
 
 def test_a_table_gets_the_noise_of_its_columns() -> None:

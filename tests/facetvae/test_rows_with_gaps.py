@@ -1,5 +1,5 @@
-"""Tables with gaps: the posterior of a row with a gap is improved before anything is read from
-it.
+"""Tables with gaps: these are filled by what is there before facets are looked for, and the
+posterior of a row with a gap is improved before anything is read from it.
 """
 
 from __future__ import annotations
@@ -10,8 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.stats import multivariate_normal
+from sklearn.metrics import normalized_mutual_info_score as nmi
 
 from facetvae.estimators import MultiFacetClustering, clustering, posteriors
+from facetvae.estimators.arrays import View
+from facetvae.estimators.gaps import fitted_fill, without_gaps
+from facetvae.table_rules.linear_model import linear_model
+from facetvae.table_rules.subspaces import Subspaces
+from lab.protocols.sources import labelings
 from ppl_models import MLPLadder
 
 pytestmark = pytest.mark.slow(10)
@@ -126,3 +133,59 @@ def test_rows_of_a_view_are_as_sure_as_they_are_right() -> None:
     p = found.predict_proba(hidden)[:, 0]
     right = (p.argmax(1) == found.labels_[:, 0]).mean()
     assert abs(p.max(1).mean() - right) < 4 * np.sqrt(0.25 / 600)
+
+
+def density(x: np.ndarray, covariance: np.ndarray) -> float:
+    """The mean log-density of what is there, of a normal around 0."""
+    each = [
+        multivariate_normal(cov=covariance[there][:, there]).logpdf(row[there])
+        for row, there in zip(x, ~np.isnan(x), strict=True)
+    ]
+    return float(np.mean(each))
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3])
+def test_models_of_tables_with_gaps_are_near_the_density(share: float) -> None:
+    """Of columns drawn from three factors: what fills their gaps has the density of new rows, to
+    0.1 nats, and the linear model's bound is at most 0.4 below it, since all rows have posteriors
+    of one width. With the columns' means in gaps it would be 2.4 and 3.6 nats below.
+    """
+    rng = np.random.default_rng(0)
+    loadings = rng.normal(size=(3, 12))
+    loadings *= np.sqrt(0.96 / (loadings**2).sum(0))
+    covariance = loadings.T @ loadings + 0.04 * np.eye(12)
+    x = rng.multivariate_normal(np.zeros(12), covariance, 2000)
+    x[rng.random(x.shape) < share] = np.nan
+    fill, known = fitted_fill(x[:1000]), density(x[1000:], covariance)
+    found = (fill.weights.T @ fill.weights + fill.noise.diag()).numpy()
+    assert known - 0.1 < density(x[1000:], found) < known + 0.02
+    facet = np.linalg.solve(covariance, loadings[0])[None]
+    facets = Subspaces(np.zeros(12), [facet / np.sqrt(facet @ covariance @ facet.T)])
+    view = View(gaps=fill)
+    model = linear_model(view.rows(x[:1000]), facets)
+    assert known - 0.4 < model.bound(view.rows(x[1000:])) < known + 0.05
+
+
+def test_gaps_leave_facets_as_they_are() -> None:
+    """Filled with the mean, a tenth of the entries cost this table one of five clusters in three,
+    and the labeling of three, of which 0.58 was told.
+    """
+    drawn = labelings(400, (3, 5), seed=1)
+    x = np.where(np.random.default_rng(0).random(drawn.x.shape) < 0.1, np.nan, drawn.x)
+    found = MultiFacetClustering(random_state=0).fit(x)
+    assert sorted(found.n_clusters_) == [3, 5]
+    for labels in drawn.labels:
+        assert max(nmi(labels, own) for own in found.labels_.T) > 0.9
+
+
+def test_columns_in_any_units_are_filled() -> None:
+    rng = np.random.default_rng(0)
+    x = (rng.normal(size=(300, 2)) @ rng.normal(size=(2, 4))) * [1e-6, 1.0, 1e6, 0.0] + 7
+    holed = np.where(rng.random(x.shape) < 0.2, np.nan, x)
+    filled, gone = without_gaps(holed), np.isnan(holed)
+    assert np.isfinite(filled).all()
+    assert filled[~gone] == pytest.approx(x[~gone], rel=1e-9)
+    for column in range(3):
+        own = gone[:, column]
+        errors = (filled - x)[own, column] / x[:, column].std()
+        assert np.sqrt((errors**2).mean()) < 0.7, "of draws in place of 1.4"
