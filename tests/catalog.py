@@ -62,6 +62,7 @@ from ppl_models import (
     ConvNet,
     DirichletWeights,
     DiscretizedLogistic,
+    FactorFill,
     GaussianMixture,
     GMMFlow,
     HeteroscedasticNormal,
@@ -169,7 +170,8 @@ def dirichlet_weights() -> VaDEGuide:
 
 
 def incomplete() -> VaDEGuide:
-    return VaDEGuide(of_two(Incomplete(HeteroscedasticNormal())))
+    fill = FactorFill(weights=[[1.0, 0.5, 0.0, -0.5, -1.0, 0.2]], loc=[0.1] * 6, noise=[0.3] * 6)
+    return VaDEGuide(of_two(Incomplete(HeteroscedasticNormal(), fill)))
 
 
 def columns() -> VaDEGuide:

@@ -281,6 +281,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     **{each.partition(":")[0]: getattr(jnp, each.rpartition(":")[2]) for each in IN_NUMPY.split()},
     "_fused_adam": _adam,
     "mkldnn::_linear_pointwise": lambda x, w, b, *how: x @ w.T if b is None else x @ w.T + b,
+    "_linalg_solve_ex": lambda A, B, **how: [jnp.linalg.solve(A, B)],
     "_log_softmax": lambda x, dim, half: nn.log_softmax(x, axis=dim),
     "_log_softmax_backward_data": lambda g, y, dim, _: g - jnp.exp(y) * g.sum(dim, keepdims=True),
     "_softmax": lambda x, dim, half: nn.softmax(x, axis=dim),

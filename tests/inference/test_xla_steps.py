@@ -338,6 +338,7 @@ KEYWORDS: dict[Any, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
     aten._to_copy.default: [((A,), {"dtype": torch.float32}), ((A > 0,), {"dtype": torch.float64})],
 }
 ELSEWHERE = {"empty_like", "getitem", "_fused_adam", "mkldnn::_linear_pointwise"}
+ELSEWHERE |= {"_linalg_solve_ex"}
 EACH = [(op, args, {}) for op, of in CASES.items() for args in of] + [
     (op, args, options) for op, of in KEYWORDS.items() for args, options in of
 ]
@@ -345,6 +346,12 @@ EACH = [(op, args, {}) for op, of in CASES.items() for args in of] + [
 
 def test_every_operation_has_a_case() -> None:
     assert OPERATIONS.keys() - ELSEWHERE == {plain_name(op) for op, _, _ in EACH}
+
+
+def test_solutions_of_several_linear_equations() -> None:
+    equations, right = torch.stack([S + S.T, 3 * (S + S.T)]), torch.stack([B, B + 1])
+    (found,) = OPERATIONS["_linalg_solve_ex"](equations.numpy(), right.numpy(), check_errors=False)
+    np.testing.assert_allclose(found, torch.linalg.solve(equations, right), rtol=1e-5)
 
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="needs oneDNN")
