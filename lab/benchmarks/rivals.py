@@ -18,7 +18,8 @@ are, as in ClustPy's examples; MultiFacetClustering always sees the data as they
 score is its normalized mutual information with the facet that it shares most with; two labelings
 may share a facet, and the scores with every facet are kept. Labels choose nothing else. Such data
 differ from seed to seed; none has four clusters on a circle, the sides of which are two labelings.
-"tables" are of 300 to 5,000 rows and 6 to 400 columns (`numbers_found`).
+"tables" are of 300 to 5,000 rows and 6 to 400 columns (`numbers_found`), and the same without a
+tenth of their entries, in whose place rivals see the column's mean.
 
 In the folder of --out, fits.jsonl has a line for each fit, and rivals.json every seed's figures.
 Called again, fits that are there are not run again: not those that failed either, unless their
@@ -33,7 +34,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from importlib.metadata import version
@@ -90,7 +91,8 @@ class Data:
 
     @property
     def for_rivals(self) -> np.ndarray:
-        return StandardScaler().fit_transform(self.x) if self.mixed_units else self.x
+        x = np.where(np.isnan(self.x), np.nanmean(self.x, 0), self.x)
+        return StandardScaler().fit_transform(x) if self.mixed_units else x
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,13 @@ def of_any_size(first_seed: int, seed: int) -> Data:
     return with_bayes_rule(found, [f"labeling {j}" for j in range(len(found.labels))])
 
 
+def of_any_size_with_gaps(first_seed: int, seed: int) -> Data:
+    """The same without a tenth of their entries."""
+    found = of_any_size(first_seed, seed)
+    gone = np.random.default_rng(seed).random(found.x.shape) < 0.1
+    return replace(found, x=np.where(gone, np.nan, found.x))
+
+
 def with_bayes_rule(found: Labelings, names: Sequence[str]) -> Data:
     labels = dict(zip(names, found.labels, strict=True))
     return Data(found.x, labels, likeliest=np.stack(found.likeliest(), 1))
@@ -166,6 +175,7 @@ DATA = {
     "two drawn": Source(partial(drawn, (3, 5), 10, 1000)),
     "three drawn": Source(partial(drawn, (2, 3, 5), 12, 2000)),
     "tables": Source(partial(of_any_size, 9000)),
+    "tables with gaps": Source(partial(of_any_size_with_gaps, 9000)),
     "fruit": Source(partial(of_clustpy, "load_fruit", ("first", "second")), "clustpy"),
     "nrLetters": Source(
         partial(of_clustpy, "load_nrletters", ("letter", "color", "corner")), "clustpy"
@@ -176,7 +186,7 @@ DATA = {
     "breast cancer": Source(partial(of_scikit_learn, load_breast_cancer, 1.0, True)),
     "iris": Source(partial(of_scikit_learn, load_iris, 1.0, True)),
 }
-DRAWN = ("two drawn", "three drawn", "tables")
+DRAWN = ("two drawn", "three drawn", "tables", "tables with gaps")
 
 
 def ours(data: Data, seed: int) -> np.ndarray:
