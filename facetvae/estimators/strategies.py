@@ -60,6 +60,8 @@ NARROW = 0.01
 MOST_HIDDEN = 0.7
 # Standard errors by which views of numbers must be likelier than facets in subspaces.
 LIKELIER = 2.0
+# Share of rows without gaps from which on these alone tell which are likelier.
+WHOLE = 0.25
 # What views gain that tell a facet's labels: more than they may have clusters.
 FAR = 1000.0
 # p-value below which tables are curved.
@@ -638,6 +640,7 @@ def views_found(x: np.ndarray, seed: int, view: View, count: FacetCount | None) 
     numbers, values = found.free_numbers, found.statistics.values.copy()
     if not found.views or len(numbers) < 2 or len(values) < FEWEST_FOR_NEIGHBORS:
         return found
+    whole = ~np.isnan(values[:, numbers]).any(1)
     values[:, numbers] = rows = without_gaps(values[:, numbers])
     loc, scale = rows.mean(0), rows.std(0).clip(1e-12)
     if count is None or len(numbers) < x.shape[1]:
@@ -647,6 +650,8 @@ def views_found(x: np.ndarray, seed: int, view: View, count: FacetCount | None) 
         return found
     if found.of_numbers:
         gain = found.log_density(values) - count.log_density(rows)
+        if whole.mean() > WHOLE:  # draws in gaps correlate as subspaces have it
+            gain = gain[whole]
         if gain.mean() > LIKELIER * gain.std() / np.sqrt(len(gain)):
             return found
     instead = [
