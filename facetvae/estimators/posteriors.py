@@ -29,18 +29,21 @@ MANY_GAPS = 0.25
 class ImprovedInGaps:
     """A fitted guide as a reader of rows: where a row has a gap, its posterior is improved by steps
     on the row's own bound (:class:`~guides.Refined`), since an encoder sees too few rows of each
-    pattern of gaps.
+    pattern of gaps. One that sees rows filled by what is there tells clusters as well without them.
+
+    :ivar filled: whether it does, so that only what is imputed is improved.
     """
 
     def __init__(self, guide: FacetGuide) -> None:
         self.guide, self.model = guide, guide.model
+        self.filled = getattr(guide.model.likelihood, "by_others", None) is not None
         self.improved = copy.copy(guide)
         self.improved.family = IMPROVED(guide.family)
 
     def embed(self, x: np.ndarray, **given: Any) -> dict[str, np.ndarray]:
         """As the guide's: ``{name: [N, d]}``."""
         latents = self.guide.embed(x, **given)
-        for rows in self._improved_at_once(x):
+        for rows in () if self.filled else self._improved_at_once(x):
             for name, z in self.improved.embed(x[rows]).items():
                 latents[name][rows] = z
         return latents
