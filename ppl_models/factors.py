@@ -20,6 +20,7 @@ class FactorFill(Configurable, nn.Module):
     :param weights: ``[k, D]``.
     :param loc: ``[D]``.
     :param noise: variances ``[D]``, above 0.
+    :raises ValueError: if shapes do not fit, or a number is not finite or a variance not above 0.
 
     Example:
         >>> import torch
@@ -38,11 +39,13 @@ class FactorFill(Configurable, nn.Module):
         for name, values in {"weights": weights, "loc": loc, "noise": noise}.items():
             own = torch.as_tensor(values, dtype=torch.get_default_dtype())
             self.register_buffer(name, own.detach().clone(), persistent=False)
-        (k, D), shapes = self.weights.shape, (self.loc.shape, self.noise.shape)
-        if shapes != ((D,), (D,)) or not (self.noise > 0).all():
+        shapes = [tuple(own.shape) for own in self.buffers()]
+        alike = len(shapes[0]) == 2 and shapes[1:] == [shapes[0][1:]] * 2
+        finite = all(bool(own.isfinite().all()) for own in self.buffers())
+        if not (alike and finite and (self.noise > 0).all()):
             raise ValueError(
-                f"weights ({k} for each of {D} columns) need as many numbers in loc and noise, and "
-                f"noise above 0: got shapes {tuple(map(tuple, shapes))}"
+                "weights [k, D], loc [D] and noise [D] must be finite, and noise above 0: got the "
+                f"shapes {', '.join(map(str, shapes))}"
             )
 
     def posterior(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -72,6 +75,14 @@ class FactorFill(Configurable, nn.Module):
         )
         drawn = self.loc + (mean + spread.squeeze(-1)) @ self.weights
         return torch.where(x.isnan(), drawn + torch.randn_like(x) * self.noise.sqrt(), x)
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        """The log-density of what is there of ``x`` ``[..., D]``, in nats: ``[...]``."""
+        mean, precision = self.posterior(x)
+        left = x - self.loc
+        each = left.square() / self.noise + (2 * torch.pi * self.noise).log()
+        explained = (precision @ mean.unsqueeze(-1)).squeeze(-1).mul(mean).sum(-1)
+        return (explained - each.nansum(-1) - precision.logdet()) / 2
 
     def extra_repr(self) -> str:
         return f"factors={len(self.weights)}, columns={len(self.loc)}"

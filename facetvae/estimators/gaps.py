@@ -44,9 +44,9 @@ def _fill(*parts: Tensor) -> FactorFill:
     return FactorFill(*parts).double()
 
 
-def drawn(fill: FactorFill, x: np.ndarray) -> np.ndarray:
-    """Rows ``[N, D]`` with a draw in each gap, of the dtype of ``x``; alike at each call."""
-    with seeded(0, torch.device("cpu")), torch.no_grad():
+def drawn(fill: FactorFill, x: np.ndarray, seed: int = 0) -> np.ndarray:
+    """Rows ``[N, D]`` with a draw in each gap; alike at each call."""
+    with seeded(seed, torch.device("cpu")), torch.no_grad():
         return in_parts(lambda part: fill.draw(torch.as_tensor(part).double()).numpy(), x)
 
 
@@ -56,10 +56,16 @@ def means(fill: FactorFill, x: np.ndarray) -> np.ndarray:
     return in_parts(lambda part: fill(torch.as_tensor(part).double()).numpy(), x)
 
 
-def without_gaps(x: np.ndarray) -> np.ndarray:
-    """Rows ``[N, D]`` in any units, with a draw in each gap given what is there."""
+def without_gaps(x: np.ndarray, draws: int = 1) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Rows ``[N, D]`` in any units with draws in their gaps given what is there, and the
+    log-densities of these draws ``[N]``, as often as is said.
+    """
     if not has_missing(x):
-        return x
+        return [(x, np.zeros(len(x)))]
     loc, scale = np.nanmean(x, 0), np.nanstd(x, 0).clip(1e-12)
     unit = (x - loc) / scale
-    return drawn(fitted_fill(unit), unit) * scale + loc
+    fill, volume = fitted_fill(unit), np.isnan(x) @ np.log(scale)
+    there = fill.log_prob(torch.as_tensor(unit))
+    filled = [drawn(fill, unit, seed) for seed in range(draws)]
+    log_q = [(fill.log_prob(torch.as_tensor(z)) - there).numpy() - volume for z in filled]
+    return [(z * scale + loc, each) for z, each in zip(filled, log_q, strict=True)]

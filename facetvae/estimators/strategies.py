@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, cast
 import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment
+from scipy.special import logsumexp
 
 from facetvae.estimators.arrays import View
 from facetvae.estimators.base import Chosen
@@ -60,8 +61,8 @@ NARROW = 0.01
 MOST_HIDDEN = 0.7
 # Standard errors by which views of numbers must be likelier than facets in subspaces.
 LIKELIER = 2.0
-# Share of rows without gaps from which on these alone tell which are likelier.
-WHOLE = 0.25
+# Draws of what is missing.
+DRAWS = 10
 # What views gain that tell a facet's labels: more than they may have clusters.
 FAR = 1000.0
 # p-value below which tables are curved.
@@ -637,11 +638,11 @@ def views_found(x: np.ndarray, seed: int, view: View, count: FacetCount | None) 
     :param count: the facets, of a table of numbers.
     """
     found = column_views(*view.table(some_rows(x, seed), seed), seed)
-    numbers, values = found.free_numbers, found.statistics.values.copy()
-    if not found.views or len(numbers) < 2 or len(values) < FEWEST_FOR_NEIGHBORS:
+    numbers = found.free_numbers
+    if not found.views or len(numbers) < 2 or len(x) < FEWEST_FOR_NEIGHBORS:
         return found
-    whole = ~np.isnan(values[:, numbers]).any(1)
-    values[:, numbers] = rows = without_gaps(values[:, numbers])
+    filled = without_gaps(found.statistics.values[:, numbers], DRAWS)
+    rows, _ = filled[0]
     loc, scale = rows.mean(0), rows.std(0).clip(1e-12)
     if count is None or len(numbers) < x.shape[1]:
         count = number_of_facets((rows - loc) / scale, seed)
@@ -649,9 +650,9 @@ def views_found(x: np.ndarray, seed: int, view: View, count: FacetCount | None) 
     if not count.number:
         return found
     if found.of_numbers:
-        gain = found.log_density(values) - count.log_density(rows)
-        if whole.mean() > WHOLE:  # draws in gaps correlate as subspaces have it
-            gain = gain[whole]
+        # Of what is there, by importance sampling of what is not.
+        each = [count.log_density(rows) - log_q for rows, log_q in filled]
+        gain = found.log_density() - (logsumexp(each, 0) - np.log(len(each)))
         if gain.mean() > LIKELIER * gain.std() / np.sqrt(len(gain)):
             return found
     instead = [

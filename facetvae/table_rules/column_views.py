@@ -316,17 +316,15 @@ class ColumnViews:
         """The numbers that no view with codes has."""
         return np.setdiff1d(self.statistics.numbers, _all_columns(self.of_codes))
 
-    def log_density(self, values: np.ndarray) -> np.ndarray:
-        """Of the free numbers of the fitted rows, whose gaps may be filled ``[N, D]``: ``[N]``, in
-        nats, less BIC's cost.
-        """
+    def log_density(self) -> np.ndarray:
+        """Of the fitted rows' free numbers ``[N]``, in nats, less BIC's cost."""
         fitted, views = self.statistics, list({id(v.r): v for v in self.of_numbers}.values())
         left = np.setdiff1d(self.free_numbers, _all_columns(views))
         one = np.ones((len(fitted.values), 1))
         views.append(ColumnView(fitted, left, float(fitted.alone[left].sum()), one))
-        spent = sum(logsumexp(v.log_joint(fitted), 1).sum() - v.fit for v in views)
-        rows = Statistics(values, fitted.levels)
-        return np.sum([logsumexp(v.log_joint(rows), 1) for v in views], 0) - spent / len(values)
+        joint = [logsumexp(view.log_joint(fitted), 1) for view in views]
+        cost = sum(own.sum() - view.fit for own, view in zip(joint, views, strict=True))
+        return np.sum(joint, 0) - cost / len(fitted.values)
 
     def only(self, places: Sequence[int], numbers: Sequence[int | None]) -> ColumnViews:
         """The views at these places, in this order, with as many clusters as are given."""

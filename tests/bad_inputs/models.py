@@ -38,6 +38,7 @@ from ppl_models import (
     DirichletMultinomial,
     DirichletWeights,
     DiscretizedLogistic,
+    FactorFill,
     Flat,
     GaussianMixture,
     GMMFlow,
@@ -393,6 +394,20 @@ LIKELIHOODS = {
     ],
     "HeteroscedasticNormal": [
         ("range: bound", lambda: HeteroscedasticNormal(0), "must be a positive number, got 0")
+    ],
+    "FactorFill": [
+        (
+            "shape: no matrix",
+            lambda: FactorFill([1.0], [0.0], [1.0]),
+            "weights [k, D], loc [D] and",
+        ),
+        (
+            "shape: loc",
+            lambda: FactorFill([[1.0, 2.0]], [0.0], [1.0, 1.0]),
+            "got the shapes (1, 2)",
+        ),
+        ("range: noise", lambda: FactorFill([[1.0]], [0.0], [0.0]), "and noise above 0"),
+        ("nan: weights", lambda: FactorFill([[NAN]], [0.0], [1.0]), "must be finite"),
     ],
     "Incomplete": [
         ("type: no likelihood", lambda: Incomplete(0.3), "likelihood must be a likelihood, such"),

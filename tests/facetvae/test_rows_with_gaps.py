@@ -205,8 +205,9 @@ def test_columns_in_any_units_are_filled() -> None:
     rng = np.random.default_rng(0)
     x = (rng.normal(size=(300, 2)) @ rng.normal(size=(2, 4))) * [1e-6, 1.0, 1e6, 0.0] + 7
     holed = np.where(rng.random(x.shape) < 0.2, np.nan, x)
-    filled, gone = without_gaps(holed), np.isnan(holed)
+    ((filled, log_q),), gone = without_gaps(holed), np.isnan(holed)
     assert np.isfinite(filled).all()
+    assert (log_q[~gone.any(1)] == 0).all()
     assert filled[~gone] == pytest.approx(x[~gone], rel=1e-9)
     for column in range(3):
         own = gone[:, column]
