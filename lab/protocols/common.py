@@ -73,7 +73,6 @@ MAY_BE_ZERO = (
     "labels",
     "layers_after_merge",
     "neighbor_epochs",
-    "pretrain_epochs",
     "restarts",
     "start_rows",
     "style_weight",

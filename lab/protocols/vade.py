@@ -1,8 +1,7 @@
-"""VaDE: MFCVAE with one facet (Falck et al., 2021; D.5), without pre-training or with it.
+"""VaDE: MFCVAE with one facet (Falck et al., 2021; D.5), without pre-training.
 
     python -m lab.protocols.vade --dataset mnist --data-root DATA
     python -m lab.protocols.vade --dataset svhn --data-root DATA
-    python -m lab.protocols.vade --dataset mnist --pretrain-epochs 50
 
 On MNIST the sizes are those of appendix C.3, which compares the objective's two forms (Fig. 7);
 `--loss alternate` is the other one. `--num-components 25 --dim 5 --widths 500 2000 --lr 0.001` has
@@ -19,7 +18,7 @@ import pyro
 
 from facetvae.datasets import Dataset
 from guides import FacetGuide, MarginalGuide, VaDEGuide
-from inference import SVIRunner, data_dependent_start, fit_mixtures
+from inference import SVIRunner, data_dependent_start
 from lab.protocols.common import (
     INIT_FLAG,
     LOSS_FLAG,
@@ -28,8 +27,6 @@ from lab.protocols.common import (
     add_setting_flags,
     build_parser,
     check_start,
-    checkpointing,
-    fabric_on,
     fit_and_report,
     hold_out,
     load_data,
@@ -37,7 +34,6 @@ from lab.protocols.common import (
     resolve,
     start_mixtures,
 )
-from lab.protocols.pretraining import autoencoder_start
 from ppl_models import Bernoulli, ConvLadder, GaussianMixture, Normal, SharedMLP, VaDE
 from ppl_models.networks import Architecture
 
@@ -58,7 +54,6 @@ class Settings:
     loss: str = "primary"  # the objective's form (C.3)
     start: str = "draws"  # what the mixture is fitted to before the first step
     start_rows: int = 20_000  # most rows that it is fitted to; 0 for all
-    pretrain_epochs: int = 0  # as an autoencoder, after which the mixture is fitted (D.5)
     batch_size: int = 512
     lr: float = 1e-3
     epochs: int = 100
@@ -127,7 +122,6 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
         "widths": {"help": "of the network, from the data inwards", "nargs": "+"},
         "init": INIT_FLAG,
         "loss": LOSS_FLAG,
-        "pretrain_epochs": {"help": "as an autoencoder, after which the mixture is fitted (D.5)"},
         "epochs": {"help": "passes over the data"},
         "held_out": {"help": "training rows to keep for curves of each epoch"},
     }
@@ -143,28 +137,6 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     return args, settings
 
 
-def pretrain(
-    guide: FacetGuide, data: Dataset, settings: Settings, args: argparse.Namespace
-) -> None:
-    """VaDE's start: an autoencoder's weights, and a mixture that is fitted to their latents."""
-    how = {
-        "batch_size": settings.batch_size,
-        "checkpoints": checkpointing(args.out, "pretraining"),
-        "fabric": fabric_on(args.device.partition(":")[0]),
-    }
-    autoencoder_start(
-        guide,
-        data.train,
-        settings.pretrain_epochs,
-        settings.lr,
-        args.seed,
-        args.device,
-        settings.precision,
-        **how,
-    )
-    fit_mixtures(guide, data.train, seed=args.seed)
-
-
 def main(argv: list[str] | None = None) -> None:
     args, settings = parse(argv)
     data = load_data(args.dataset, args)  # before anything is written
@@ -177,10 +149,7 @@ def main(argv: list[str] | None = None) -> None:
     guide = build(data, settings)
     if settings.network == "convolutional":
         data_dependent_start(guide, data.train, seed=args.seed)
-    if settings.pretrain_epochs:
-        pretrain(guide, data, settings, args)
-    else:
-        start_mixtures(guide, data, settings, args.seed)
+    start_mixtures(guide, data, settings, args.seed)
     runner = SVIRunner(
         guide.model,
         guide,

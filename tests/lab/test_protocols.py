@@ -47,8 +47,7 @@ PROTOCOLS = sorted(
 # Runs that between them go through each start, network and way to train, beside the short runs.
 VARIANTS = [
     ["mfcvae", "--final-fits", "2", "--held-out", "100"],
-    ["vade", "--network", "convolutional", "--loss", "alternate", "--held-out", "50"],
-    ["vade", "--pretrain-epochs", "2", "--precision", "bf16"],
+    ["vade", "--network", "convolutional", "--loss", "alternate", "--precision", "bf16"],
     ["vlac", "--model", "mfcvae", "--neighbors", "layer_3"],
 ]
 RUN_FILES = {
