@@ -13,8 +13,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-
 from examples.common import format_scores, score_facets
 from facetvae.datasets import Dataset, some_rows
 from guides import FacetGuide
@@ -26,14 +24,7 @@ from inference.randomness import usable_device
 from inference.runner import Callback
 from inference.schedules import Schedule
 from lab.protocols.datasets import load
-from lab.protocols.scoring import (
-    Labeled,
-    Scores,
-    WatchClusters,
-    count_clusters,
-    held_out_scores,
-    probe_facets,
-)
+from lab.protocols.scoring import Scores, WatchClusters, count_clusters, probe_facets
 from ppl_models import FacetModel
 from ppl_models.given.checks import (
     check_count,
@@ -68,7 +59,6 @@ MAY_BE_ZERO = (
     "beta_c",
     "classifier_rows",
     "final_fits",
-    "held_out",
     "label_weight",
     "labels",
     "layers_after_merge",
@@ -427,20 +417,6 @@ def train_first(
     return runner
 
 
-def hold_out(data: Dataset, rows: int) -> tuple[Dataset, Labeled | None]:
-    """The data without some training rows, and these: the same ones in every run; ``None`` for 0.
-
-    :raises ValueError: if none would be left to train on.
-    """
-    if not rows:
-        return data, None
-    if rows >= len(data.train):
-        raise ValueError(f"--held-out {rows} leaves none of {len(data.train)} rows to train on")
-    order = np.random.default_rng(0).permutation(len(data.train))
-    held = data.rows(order[:rows])
-    return data.rows(order[rows:]), (held.train, held.train_labels)
-
-
 def fit_and_report(
     runner: SVIRunner,
     data: Dataset,
@@ -450,7 +426,6 @@ def fit_and_report(
     evaluate_every: int,
     callbacks: Sequence[Callback] = (),
     temperature: float = 1.0,
-    held_out: Labeled | None = None,
     fit: Callable[..., SVIRunner] = SVIRunner.fit,
 ) -> Scores:
     """Train, then leave everything in ``out``: metrics by line, checkpoint, scores, figures.
@@ -461,7 +436,6 @@ def fit_and_report(
 
     :param callbacks: called before those that score and write.
     :param temperature: of the samples that are drawn as figures.
-    :param held_out: data to score after every epoch, beside the test split at times.
     :param fit: what trains the runner, called as :meth:`~inference.SVIRunner.fit`.
     """
 
@@ -479,7 +453,6 @@ def fit_and_report(
         *callbacks,
         Evaluate(accuracies, evaluate_every),
         WatchClusters(data.train, evaluate_every),
-        *([] if held_out is None else [Evaluate(lambda run: held_out_scores(run.guide, held_out))]),
         JSONLines(out / "metrics.jsonl"),
     ]
     how = {"checkpoints": checkpointing(out, "training"), "fabric": fabric_on(runner.device.type)}

@@ -47,7 +47,6 @@ from lab.protocols.common import (
     check_schedule,
     check_start,
     fit_and_report,
-    hold_out,
     load_data,
     open_run_folder,
     resolve,
@@ -108,7 +107,6 @@ class Settings:
     precision: str = "float32"  # of the networks
     evaluate_every: int = 20
     train_rows: int = 0  # most training images; 0 for all
-    held_out: int = 0  # training rows that are kept for curves by epoch
 
 
 MNIST = Settings(start="means", start_rows=0, merge="gated_add", layers_after_merge=1)
@@ -237,10 +235,6 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
         },
         "layers_after_merge": {"help": "hidden layers of the decoder after each merge"},
         "train_rows": ROWS_FLAG,
-        "held_out": {
-            "help": "training rows to keep for curves of each epoch; the scores are of the test "
-            "split all the same"
-        },
     }
     add_setting_flags(parser, Settings(), **TRAINING_FLAGS, **START_FLAGS, **flags)
     args = parser.parse_args(argv)
@@ -329,7 +323,6 @@ def refitting(
 def main(argv: list[str] | None = None) -> None:
     args, settings = parse(argv)
     data = load_data(args.dataset, args, settings.train_rows)
-    data, held_out = hold_out(data, settings.held_out)
     pyro.set_rng_seed(args.seed)
     guide = build(data, settings)
     graph = graph_of(data) if settings.neighbors else None
@@ -366,7 +359,6 @@ def main(argv: list[str] | None = None) -> None:
         settings.evaluate_every,
         refit,
         settings.temperature,
-        held_out,
         SVIRunner.fit if graph is None else partial(fit_neighbors, graph=graph),
     )
 

@@ -14,26 +14,11 @@ from scipy.stats import entropy
 from torch import Tensor
 
 from examples.common import Scores
-from facetvae.datasets import Dataset, Labels
+from facetvae.datasets import Dataset
 from guides import FacetGuide
-from inference import elbo
-from inference.metrics import cluster_accuracy, probe_accuracy
+from inference.metrics import probe_accuracy
 from inference.randomness import seeded
 from inference.run import Run
-
-#: Data ``[N, *x_shape]`` and integer labels ``[N]`` by factor.
-Labeled = tuple[np.ndarray, Labels]
-
-
-def held_out_scores(guide: FacetGuide, held_out: Labeled) -> dict[str, float]:
-    """ELBO in nats per datum, from two draws, and majority accuracy of every facet."""
-    x, labels = held_out
-    bound, _ = elbo(guide.model, guide, x, num_draws=2)
-    clusters = guide.predict(x)
-    return {"elbo_held_out": bound} | {
-        f"accuracy_held_out_{facet}_{label}": cluster_accuracy(labels[label], clusters[facet])
-        for facet, label in product(clusters, labels)
-    }
 
 
 def count_clusters(guide: FacetGuide, x: ArrayLike | Tensor) -> dict[str, float]:

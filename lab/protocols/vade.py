@@ -28,7 +28,6 @@ from lab.protocols.common import (
     build_parser,
     check_start,
     fit_and_report,
-    hold_out,
     load_data,
     open_run_folder,
     resolve,
@@ -59,7 +58,6 @@ class Settings:
     epochs: int = 100
     precision: str = "float32"  # of the networks
     evaluate_every: int = 10
-    held_out: int = 0  # training rows that are kept for curves by epoch
 
 
 # Appendix C.3 (Fig. 7), which is close to VaDE's own; with a start from draws one run fell into one
@@ -123,7 +121,6 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
         "init": INIT_FLAG,
         "loss": LOSS_FLAG,
         "epochs": {"help": "passes over the data"},
-        "held_out": {"help": "training rows to keep for curves of each epoch"},
     }
     add_setting_flags(parser, Settings(), **TRAINING_FLAGS, **START_FLAGS, **flags)
     args = parser.parse_args(argv)
@@ -142,7 +139,6 @@ def main(argv: list[str] | None = None) -> None:
     data = load_data(args.dataset, args)  # before anything is written
     if settings.network == "convolutional":
         data = as_images(data)
-    data, held_out = hold_out(data, settings.held_out)
     check_start(data, settings, [settings.num_components])
     out = open_run_folder(args, settings, data)
     pyro.set_rng_seed(args.seed)
@@ -158,15 +154,7 @@ def main(argv: list[str] | None = None) -> None:
         device=args.device,
         precision=settings.precision,
     )
-    fit_and_report(
-        runner,
-        data,
-        out,
-        settings.epochs,
-        settings.batch_size,
-        settings.evaluate_every,
-        held_out=held_out,
-    )
+    fit_and_report(runner, data, out, settings.epochs, settings.batch_size, settings.evaluate_every)
 
 
 if __name__ == "__main__":
