@@ -18,7 +18,19 @@ from inference.metrics import (
     probe_accuracy,
 )
 from tests import catalog
-from tests.bad_inputs.shared import COUNT, LABEL, NAN, TENSOR, X, Z, facet, guide, holed, ladder
+from tests.bad_inputs.shared import (
+    COUNT,
+    LABEL,
+    NAN,
+    TENSOR,
+    X,
+    Z,
+    facet,
+    guide,
+    holed,
+    ivae,
+    ladder,
+)
 
 HALVES = np.repeat([[1.0, 2], [3, 5]], 4, 0)
 
@@ -158,6 +170,7 @@ def weights(of: Any, num_draws: int = 3) -> Any:
 DIAGNOSTICS = {
     "exact_objective": [
         ("misfit: guide", exact(ladder), "depend on one another"),
+        ("misfit: labels", exact(ivae), "ConditionalGuide"),
         ("misfit: model", exact(guide, facet), "built for another model"),
         (
             "range: one node",

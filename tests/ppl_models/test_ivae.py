@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pyro
 import pytest
 import torch
-from elbocheck import compare_estimators
-from elbocheck.pytorch import Program
 from pyro import poutine
 from torch import Tensor
 from torch.distributions import Normal as TorchNormal
@@ -24,18 +20,9 @@ from inference import (
     elbo,
     mutual_information,
 )
-from inference.evaluation import exact_objective, log_importance_weights
-from ppl_models import (
-    IVAE,
-    MLP,
-    ContinuousIVAE,
-    ConvLadder,
-    GaussianMixture,
-    MLPLadder,
-    Normal,
-    VaDE,
-)
-from tests.draws_of import gauss_hermite, gradient_moments, loss_draws
+from inference.evaluation import log_importance_weights
+from ppl_models import IVAE, MLP, ContinuousIVAE, ConvLadder, MLPLadder, Normal
+from tests.draws_of import gauss_hermite
 
 K, D = 3, 2
 X = torch.rand(7, 6, dtype=torch.float64)
@@ -128,27 +115,6 @@ def test_a_continuous_label_gives_the_priors_mean_and_scale(num_samples: int) ->
     torch.testing.assert_close(loss, expected, rtol=1e-10, atol=0)
 
 
-def test_it_is_vade_with_its_cluster_conditioned_on() -> None:
-    """The density of z and x that VaDE has for that cluster; of the cluster itself, nothing."""
-    guide = build()
-    vade = VaDE(
-        (6,),
-        GaussianMixture(K, D, weights="uniform"),
-        Normal(0.4),
-        MLPLadder((8, 9), rungs=[1]),
-        name="label",
-    )
-    vade.double().load_state_dict(guide.model.state_dict())
-    z = torch.randn(7, D, dtype=torch.float64)
-    u = torch.nn.functional.one_hot(U, K).double()
-    totals = []
-    for program, values in ((guide.model, {"z_label": z}), (vade, {"z_label": z, "c_label": u})):
-        options = {"label": U} if program is guide.model else {}
-        trace = poutine.trace(poutine.condition(program, data=values)).get_trace(X, **options)
-        totals.append(trace.log_prob_sum())
-    torch.testing.assert_close(totals[0], totals[1] + 7 * math.log(K), rtol=1e-12, atol=0)
-
-
 @pytest.mark.slow(2)
 def test_it_learns_a_prior_for_each_label() -> None:
     """Three groups, told apart by their label alone: components move to where their data are."""
@@ -190,26 +156,6 @@ def test_what_the_encoder_makes_of_x_depends_on_the_label(x_shape: tuple[int, ..
     x = torch.rand(20, *x_shape)
     one, other = (guide.embed(x, label=np.full(20, u))["label"] for u in (0, 1))
     assert (one - other).std(0).min() > 1e-4, "a constant would leave x and u apart"
-
-
-@pytest.mark.slow(2)
-def test_diagnostics_take_labels_or_say_that_they_do_not() -> None:
-    guide = build()
-    loss = Loss(guide.model, guide)
-    draws = loss_draws(loss, X, 4000, label=U)
-    moments = gradient_moments(loss, X, 100, label=U)
-    with torch.no_grad():
-        alone = torch.stack([loss(X, label=U) for _ in range(400)])
-    error = np.hypot(float(draws.std()) / 4000**0.5, float(alone.std()) / 20)
-    assert abs(float(draws.mean() - alone.mean())) < 5 * error
-    assert all(of.isfinite().all() for of in moments.variance.values())
-    analytic = Loss(guide.model, guide, MeanField_ELBO(max_plate_nesting=1))
-    drawn, closed = (Program(each, X, label=U) for each in (loss, analytic))
-    reports = compare_estimators({"drawn": drawn, "analytic": closed}, drawn, 2000)
-    for report in reports.values():
-        assert abs(report.bias) < 5 * report.bias_error
-    with pytest.raises(ValueError, match="ConditionalGuide"):
-        exact_objective(guide.model, guide, X)
 
 
 @pytest.mark.parametrize("reads_label", [True, False])

@@ -126,22 +126,6 @@ def test_the_objective_is_the_papers(
     assert loss.item() == pytest.approx(-total.item() / 4, rel=1e-10)
 
 
-def test_known_classes_that_are_enumerated_are_the_same_as_observed_ones() -> None:
-    for concentration in (None, 0.5):
-        guide = build(concentration=concentration)
-        found = []
-        for given in ({}, {"known": torch.ones(4, dtype=torch.bool)}):
-            torch.manual_seed(1)
-            guide.zero_grad()
-            loss = Loss(guide.model, guide)(X, label=LABEL, **given)
-            loss.backward()
-            found.append((loss, [p.grad.clone() for p in guide.parameters() if p.grad is not None]))
-        (one, its), (other, others) = found
-        torch.testing.assert_close(one, other, rtol=1e-12, atol=0)
-        for g, h in zip(its, others, strict=True):
-            torch.testing.assert_close(g, h, rtol=1e-9, atol=1e-12)
-
-
 def test_terms_add_up_and_leave_the_classifiers_lesson_out() -> None:
     """The ELBO of known labels is without log q(y given x): of two guides that differ in its weight
     it is the same.

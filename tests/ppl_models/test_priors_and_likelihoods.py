@@ -36,7 +36,6 @@ from ppl_models import (
     Normal,
     Ordinal,
     SharedMLP,
-    StandardNormal,
     VaDE,
     VampPrior,
 )
@@ -387,15 +386,6 @@ def test_component_is_a_one_hot_categorical_and_its_expectation_when_relaxed() -
     )
     with pytest.raises(ValueError, match="to be within the support"):
         Component(logits=component.logits, validate_args=True).log_prob(2 * relaxed)
-
-
-def test_standard_normal_has_one_component() -> None:
-    prior = StandardNormal(3)
-    z = torch.randn(4, 3)
-    torch.testing.assert_close(
-        prior.log_prob(z), MultivariateNormal(torch.zeros(3), torch.eye(3)).log_prob(z)
-    )
-    assert prior.component() is None
 
 
 def test_threshold_binarizes_once() -> None:

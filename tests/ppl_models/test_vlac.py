@@ -47,21 +47,6 @@ def test_fitting_mixtures_forgets_how_latents_differed_by_cluster() -> None:
     assert guide.encoder.shifts["0"].weight.any(), "the other layer's clusters stay"
 
 
-def test_a_latent_sees_the_clusters_up_to_its_own_layer_and_no_others() -> None:
-    guide = LadderGuide(VLAC((6,), [2, 2, 2], [1, 1, 1], network=MLPLadder((8, 9, 10))))
-    for shift in guide.encoder.shifts.values():
-        torch.nn.init.normal_(shift.weight)
-    x, names = torch.rand(4, 6), list(guide.model.priors)
-    one, other = torch.tensor([1.0, 0]).expand(4, 2), torch.tensor([0, 1.0]).expand(4, 2)
-    before = guide.climb(x, dict.fromkeys(names, one))
-    for number, name in enumerate(names):
-        after = guide.climb(x, dict.fromkeys(names, one) | {name: other})
-        moved = [not torch.equal(before[facet], after[facet]) for facet in names]
-        assert moved == [position >= number for position in range(3)]
-    # q(y given x) is of x alone: it has no way to see a cluster.
-    assert all(logits.shape == (4, 2) for logits in guide.classify(x).values())
-
-
 def test_relatives_are_vlac_with_fewer_parts() -> None:
     vlae, gmdgm, vae = VLAE((6,), [2, 3]), GMDGM((6,), 4, 3), VAE((6,), 3)
     assert [list(model.mixtures) for model in (vlae, gmdgm, vae)] == [[], ["layer_1"], []]

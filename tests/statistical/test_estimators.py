@@ -296,12 +296,6 @@ def test_a_planted_bias_is_found(
         assert_unbiased((1 - share) * draws + share * broken, exact, detectable=0.02)
 
 
-def test_too_few_draws_are_refused_rather_than_passed() -> None:
-    g = one_facet("diagonal", "responsibilities")
-    with pytest.raises(AssertionError, match=r"undecided|biased"):
-        assert_unbiased(loss_draws(Loss(g.model, g), BATCH, 100, SEED), 0.0)
-
-
 def exact_with_shared_responsibilities(guide: FacetGuide, L: int) -> float:
     """Eq. 58 at any L for one facet with d = 1, from the draws' sufficient statistics.
 
@@ -372,7 +366,7 @@ def test_shared_responsibilities_against_separate_ones(L: int) -> None:
     assert exact == pytest.approx(at_one, abs=1e-9) if L == 1 else exact > at_one + 0.01
 
 
-@pytest.mark.parametrize("L", [1, 2, 5, 20])
+@pytest.mark.parametrize("L", [2, 5])
 def test_num_particles_keeps_the_value_of_one_draw(L: int) -> None:
     g = one_facet("diagonal", "responsibilities")
     loss = Loss(g.model, g, GuideEnum_ELBO(max_plate_nesting=1, num_particles=L))
