@@ -17,7 +17,6 @@ and the memory of one whose data do not fit.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -38,6 +37,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from guides import VaDEGuide
 from inference import SVIRunner, elbo
+from lab.run_lines import described_by
 from ppl_models import MFCVAE, VAE, GaussianMixture, MLPLadder, Normal, SharedMLP
 
 SIZES, ROWS, WIDTH, FILES, GIGABYTES = (1, 2, 4), 512, 784, 64, 4
@@ -200,9 +200,7 @@ def show_reading(folder: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = described_by(__doc__)
     parser.add_argument("--seeds", type=int, default=20, help="of the runs on digits; 0 for none")
     parser.add_argument("--limited", type=Path, help="a folder of files: only an epoch of them")
     args = parser.parse_args()

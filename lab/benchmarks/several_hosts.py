@@ -10,7 +10,6 @@ the bits of one that was not.
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
@@ -30,6 +29,7 @@ from torch.utils.data import DataLoader
 
 from guides import VaDEGuide
 from inference import Checkpoints, SVIRunner
+from lab.run_lines import described_by
 from ppl_models import VAE, Normal, SharedMLP
 
 BRIDGE, TIMEOUT, EPOCHS = "facetvae0", 20, 30
@@ -115,9 +115,7 @@ def stopped(hosts: int, folder: Path, how: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = described_by(__doc__)
     parser.add_argument("--hosts", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--train", type=Path, help="what each process is started with")
     args = parser.parse_args()

@@ -183,7 +183,6 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
             "choices": tuple(SUBSTITUTIONS),
             "metavar": None,
         },
-        "classifier_widths": {"help": "of the classifiers' hidden layers", "nargs": "+"},
         "classifier_epochs": {"help": "of the classifiers"},
         "classifier_rows": {"help": "their training images, the first ones (default: all)"},
     }

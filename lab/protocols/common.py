@@ -59,7 +59,6 @@ MAY_BE_ZERO = (
     "beta_c",
     "classifier_rows",
     "final_fits",
-    "label_weight",
     "labels",
     "layers_after_merge",
     "neighbor_epochs",

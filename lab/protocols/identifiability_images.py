@@ -346,7 +346,6 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
         },
         "dim": {"help": "length of the latent vector; 50, 90 and 200 in the paper"},
         "num_components": {"help": "of VaDE"},
-        "grid_widths": {"help": "channels of the networks on a grid"},
         "seeds": {"help": "runs of each model, from --seed on"},
         "epochs": {"help": "passes over the data"},
         "looks": {"help": "times that the latents are compared, over a run"},

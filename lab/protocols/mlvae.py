@@ -344,9 +344,6 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
         "epochs": {"help": "passes over the data"},
         "style_weight": {"help": "of the style's KL at first; 1 for none but the ELBO's"},
         "likelihood": {"help": "of an image", "choices": tuple(LIKELIHOODS), "metavar": None},
-        "penalty": {"help": "lambda of --model similar, on contents that differ in a group"},
-        "table_lr": {"help": "Adam's rate for the tables of --model svi"},
-        "inference_epochs": {"help": "of --model svi, over the test images"},
         "evidence": {
             "help": "images k of a group that are read together; each divides the last",
             "nargs": "+",

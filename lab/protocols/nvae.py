@@ -359,7 +359,6 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
         "class_dim": {"help": "latents of each class"},
         "shared_dim": {"help": "latents that all classes share; a baseline has as many as both"},
         "labels": {"help": "training images whose label is known (default: all)"},
-        "label_weight": {"help": "of log q(y | x) where some labels are unknown"},
         "beta_c": {"help": "weight of the classes' latents"},
         "beta": {"help": "weight of the baselines' latents"},
         **{name: flag for name, flag in TRAINING_FLAGS.items() if name != "evaluate_every"},

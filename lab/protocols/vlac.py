@@ -143,9 +143,6 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
         "num_components": {"help": "of each layer, shallow to deep; 1 for a plain one"},
         "widths": {"help": "of the network's levels"},
         "train_rows": ROWS_FLAG,
-        "phases": {
-            "help": "of the first stage, deepest layer first; their sum where all train together"
-        },
         "fade_steps": {"help": "to let a facet in"},
         "epochs": {"help": "of the second stage"},
         "neighbors": {

@@ -17,28 +17,21 @@ from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
-import torch
 
 from facetvae.explorer.data import open_run
 from facetvae.explorer.explorer import Explorer
 from guides import FacetGuide
 from inference import SVIRunner
-from tests.catalog import EACH, given, two_facets
+from tests.catalog import EACH, two_facets
 
 pytest.importorskip("dash", reason="needs facetvae[explore]")
 from facetvae.explorer import page as explore_page
 from facetvae.explorer import serve
 from facetvae.explorer import views as explore_views
+from tests.facetvae.test_explore import N, explorer_of
 
-N = 12
 PLACE = "http://127.0.0.1:8050"
 UPDATE = "/_dash-update-component"
-
-
-def explorer_of(guide: FacetGuide) -> Explorer:
-    beside = {name: values for name, values in given(guide, N).items() if name != "known"}
-    x = (255 * torch.rand(N, *guide.model.x_shape)).round() / 255
-    return Explorer(guide, x.numpy(), beside)
 
 
 # Requests as a browser sends them
