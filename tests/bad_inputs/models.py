@@ -396,16 +396,8 @@ LIKELIHOODS = {
         ("range: bound", lambda: HeteroscedasticNormal(0), "must be a positive number, got 0")
     ],
     "FactorFill": [
-        (
-            "shape: no matrix",
-            lambda: FactorFill([1.0], [0.0], [1.0]),
-            "weights [k, D], loc [D] and",
-        ),
-        (
-            "shape: loc",
-            lambda: FactorFill([[1.0, 2.0]], [0.0], [1.0, 1.0]),
-            "got the shapes (1, 2)",
-        ),
+        ("shape: no matrix", lambda: FactorFill([1.0], [0.0], [1.0]), "finite, and noise above 0"),
+        ("shape: loc", lambda: FactorFill([[1.0, 2.0]], [0.0], [1.0, 1.0]), "got the shapes"),
         ("range: noise", lambda: FactorFill([[1.0]], [0.0], [0.0]), "and noise above 0"),
         ("nan: weights", lambda: FactorFill([[NAN]], [0.0], [1.0]), "must be finite"),
     ],
