@@ -21,14 +21,11 @@ from inference.initialization.mixtures import (
 from inference.initialization.neighbor_training import cluster_posterior, fit_neighbors
 from inference.initialization.neighbors import neighbor_clusters
 from inference.initialization.networks import data_dependent_start
-from inference.objectives import (
-    GuideEnum_ELBO,
-    ImportanceWeighted_ELBO,
-    Loss,
-    MeanField_ELBO,
-    MeanFieldEnum_ELBO,
-    ScoreFunction_ELBO,
-)
+from inference.objectives.enumerated import GuideEnum_ELBO
+from inference.objectives.importance import ImportanceWeighted_ELBO
+from inference.objectives.loss import Loss
+from inference.objectives.mean_field import MeanField_ELBO, MeanFieldEnum_ELBO
+from inference.objectives.score_function import ScoreFunction_ELBO
 from inference.plain import plain_programs
 from inference.runner import SVIRunner
 from inference.schedules import Constant, CoolDown, ProgressiveFadeIn, WarmUp

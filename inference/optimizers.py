@@ -12,7 +12,7 @@ from pyro.optim import PyroLRScheduler, PyroOptim
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from inference.objectives import Loss
+from inference.objectives.loss import Loss
 
 #: Called with parameters and ``lr=``, such as ``torch.optim.SGD``.
 OptimizerFactory = Callable[..., Optimizer]

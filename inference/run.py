@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from guides.base import FacetGuide
 from inference.guard import Guard
-from inference.objectives import Loss
+from inference.objectives.loss import Loss
 from inference.optimizers import OptimizerFactory, build_optimizer, load_optimizer
 from inference.randomness import random_state, seeded, set_random_state, usable_device
 from inference.schedules import Constant, Schedule

@@ -46,7 +46,6 @@ PUBLIC = (
     "inference.evaluation",
     "facetvae.explorer",
     "inference.figures",
-    "inference.initialization",
     "inference.metrics",
     "inference.runner",
     "inference.schedules",

@@ -37,9 +37,8 @@ PUBLIC = (
     "facetvae.estimators",
     "inference.evaluation",
     "inference.figures",
-    "inference.initialization",
     "inference.metrics",
-    "inference.objectives",
+    "inference.objectives.loss",
     "inference.schedules",
 )
 

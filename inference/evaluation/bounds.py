@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.distributions import Independent, kl_divergence
 
 from guides.base import EVALUATION_BATCH, FacetGuide, check_guide
-from inference.objectives import Loss
+from inference.objectives.loss import Loss
 from ppl_models.base import FacetModel
 from ppl_models.given.checks import check_size
 from ppl_models.given.observed import Observed

@@ -116,7 +116,7 @@ def default_objective(guide: FacetGuide) -> ELBO:
 
     Example:
         >>> from guides import VaDEGuide
-        >>> from inference.objectives import default_objective
+        >>> from inference.objectives.loss import default_objective
         >>> from ppl_models import VAE
         >>> type(default_objective(VaDEGuide(VAE((6,), 2)))).__name__
         'GuideEnum_ELBO'

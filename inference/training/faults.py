@@ -12,7 +12,7 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
-from inference.objectives import Loss
+from inference.objectives.loss import Loss
 from inference.randomness import seeded
 from inference.run import Run
 from inference.schedules import WeightFunction

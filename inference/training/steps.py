@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from inference.objectives import Loss
+from inference.objectives.loss import Loss
 from inference.optimizers import check_optimized
 from inference.schedules import WeightFunction
 from inference.training.parts import SCHEDULED, Parts

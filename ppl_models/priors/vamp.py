@@ -19,8 +19,8 @@ class VampPrior(Mixture):
     .. math:: c \sim \mathrm{Cat}(\pi), \quad z \mid c \sim q(z \mid x = u_c)
 
     Such a prior belongs to the first guide that is built for its model. Pseudo-inputs start as
-    uniform noise, which :func:`~inference.initialization.cold_start` and
-    :func:`~inference.initialization.fit_mixtures` replace with data.
+    uniform noise, which :func:`~inference.cold_start` and :func:`~inference.fit_mixtures` replace
+    with data.
 
     :param num_components: K, at least 1.
     :param dim: d, length of the latent vector.
