@@ -128,27 +128,20 @@ class JSONLines:
 
     def __call__(self, runner: Run, record: dict[str, Any]) -> None:
         self.lines += 1
-        self._try(runner, record)
-
-    def _try(self, runner: Run, record: dict[str, Any]) -> None:
-        """Write the missing lines, or warn."""
         try:
             if self.lines > 1 and self.complete:
                 with self.path.open("a") as file:
                     file.write(as_line(record))
             else:
-                self._write_all(runner)
+                last = runner.history[max(0, len(runner.history) - self.lines) :]
+                write_atomically(self.path, "".join(map(as_line, last)).encode())
+                self.complete = True
         except OSError as error:
             warnings.warn(
                 f"a record could not be written to {self.path} ({error}); training continues",
-                stacklevel=2,
+                stacklevel=1,
             )
             self.complete = False
-
-    def _write_all(self, runner: Run) -> None:
-        last = runner.history[max(0, len(runner.history) - self.lines) :]
-        write_atomically(self.path, "".join(map(as_line, last)).encode())
-        self.complete = True
 
     def state_dict(self) -> dict[str, Any]:
         return {"lines": self.lines}

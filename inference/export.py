@@ -150,7 +150,11 @@ def write_program(
         ``about.json``.
     :raises ValueError: if the module cannot be exported, or the path does not fit.
     """
-    path = _checked_path(path)
+    path = check_path("path", path)
+    if path.suffix != ".pt2":
+        raise ValueError(f"path must end in .pt2, as PyTorch's exported programs do, got {path}")
+    if not path.parent.is_dir():
+        raise ValueError(f"path is {path}, but there is no folder {path.parent}: create it first")
     file = io.BytesIO()
     with evaluating(module), pyro.validation_enabled(False), torch.no_grad():
         program = _traced(_Numbered(module, inputs), inputs)
@@ -162,16 +166,6 @@ def check_precision(dtype: Any) -> torch.dtype:
     """:raises ValueError: if ``dtype`` is neither float32 nor float64."""
     check_kind("dtype", dtype, torch.dtype, "torch.float32 or torch.float64")
     return check_one_of("dtype", dtype, PRECISIONS)
-
-
-def _checked_path(path: str | Path) -> Path:
-    """:raises ValueError: if it has another ending than PyTorch's, or lies in no folder."""
-    path = check_path("path", path)
-    if path.suffix != ".pt2":
-        raise ValueError(f"path must end in .pt2, as PyTorch's exported programs do, got {path}")
-    if not path.parent.is_dir():
-        raise ValueError(f"path is {path}, but there is no folder {path.parent}: create it first")
-    return path
 
 
 def _check_exportable(guide: FacetGuide) -> None:

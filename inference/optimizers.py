@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import Parameter, signature
 from typing import Any
 
 import torch
 from pyro.optim import PyroLRScheduler, PyroOptim
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from inference.objectives.loss import Loss
@@ -75,21 +75,15 @@ def _of_pyro(optimizer: PyroOptim, loss: Loss) -> Optimizer:
             "give guard=Guard(max_norm=...)"
         )
     groups = [
-        {"params": [parameter], **_arguments(optimizer.pt_optim_args, module, name)}
-        for module, name, parameter in _named(loss)
+        {"params": [p], **_arguments(optimizer.pt_optim_args, type(program).__name__, name)}
+        for program in (loss.model, loss.guide)
+        for name, p in program.own_parameters()
     ]
     return optimizer.pt_optim_constructor(groups)
 
 
-def _named(loss: Loss) -> Iterator[tuple[str, str, nn.Parameter]]:
-    """Parameters by the names that plain SVI knows them by."""
-    for program in (loss.model, loss.guide):
-        for name, parameter in program.own_parameters():
-            yield type(program).__name__, name, parameter
-
-
 def _arguments(arguments: Any, module: str, name: str) -> dict[str, Any]:
-    """A parameter's own, as Pyro's optimizers take them."""
+    """A parameter's own, as Pyro's optimizers take them: by the names that plain SVI knows."""
     if not callable(arguments):
         return dict(arguments)
     both = len(signature(arguments).parameters) == 2

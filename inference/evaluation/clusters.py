@@ -37,11 +37,8 @@ def latents_of_cluster(
 def rank_clusters(proba: np.ndarray) -> tuple[list[int], np.ndarray, np.ndarray]:
     """Non-empty clusters, the surest first; each datum's cluster and its probability ``[N]``."""
     cluster, certainty = proba.argmax(-1), proba.max(-1)
-    return (
-        sorted(np.unique(cluster).tolist(), key=lambda k: -certainty[cluster == k].mean()),
-        cluster,
-        certainty,
-    )
+    order = sorted(np.unique(cluster).tolist(), key=lambda k: -certainty[cluster == k].mean())
+    return order, cluster, certainty
 
 
 def surest(chosen: np.ndarray, certainty: np.ndarray, n: int) -> np.ndarray:

@@ -140,9 +140,8 @@ def _kl_of_given_clusters(
     nodes, node_weights = _gauss_hermite(num_nodes, prior.dim, head)
     z = _at(q, nodes)  # [M, R, B, d]
     log_weights = prior.component().log_probs
-    log_p_z = torch.einsum(
-        "m,mrbk->rbk", node_weights, prior.log_joint(z) - log_weights
-    )  # given every cluster
+    given_each = prior.log_joint(z) - log_weights  # log p(z given c) of every cluster
+    log_p_z = torch.einsum("m,mrbk->rbk", node_weights, given_each)
     q_c = guide.cluster_probs(name, head)
     # Each branch of z belongs to one cluster, or a single branch to all.
     clusters = (
@@ -160,13 +159,10 @@ def _branches(guide: FacetGuide, name: str, head: Tensor) -> tuple[Tensor, Any]:
     with batch ``[R, B]`` and event ``[d]``.
     """
     q = guide.latent_posterior(name, head)
-    if isinstance(q, torch.distributions.MixtureSameFamily) and isinstance(
-        q.component_distribution, DiagonalNormal
-    ):
-        each = q.component_distribution.base_dist
-        return q.mixture_distribution.probs.mT, DiagonalNormal(
-            each.loc.movedim(1, 0), each.scale.movedim(1, 0)
-        )
+    each = getattr(q, "component_distribution", None)
+    if isinstance(q, torch.distributions.MixtureSameFamily) and isinstance(each, DiagonalNormal):
+        loc, scale = (values.movedim(1, 0) for values in (each.base_dist.loc, each.base_dist.scale))
+        return q.mixture_distribution.probs.mT, DiagonalNormal(loc, scale)
     return head.new_ones(1, len(head)), q.expand(torch.Size([1, *q.batch_shape]))
 
 
@@ -193,7 +189,5 @@ def _expected_log_likelihood(
         if decoded:
             cluster = torch.arange(len(probs), device=x.device).repeat(len(nodes))
             known[f"c_{name}"] = cluster.view(*axis, 1)
-        weight = weight * (node_weights[:, None, None] * probs).reshape(
-            *axis, -1
-        )  # [..., M R, ..., B]
+        weight = weight * (node_weights[:, None, None] * probs).reshape(*axis, -1)
     return (weight * model.decode(z, **known).log_prob(x)).sum()

@@ -63,10 +63,8 @@ def cluster_gallery(
         >>> figure.get_suptitle()
         'digit: the data that each cluster is surest of'
     """
-    x, shape = (
-        np.asarray(x),
-        image_shape_of(guide, image_shape, columns=columns, max_clusters=max_clusters),
-    )
+    x = np.asarray(x)
+    shape = image_shape_of(guide, image_shape, columns=columns, max_clusters=max_clusters)
     order, cluster, certainty = _ranked_clusters(guide, x, facet, max_clusters)
     rows = {}
     for k in order:
@@ -109,9 +107,8 @@ def facet_overview(
     members = {}
     for facet in facets:
         order, cluster, certainty = _ranked_clusters(guide, x, facet)
-        full = sorted(
-            order, key=lambda k: (cluster == k).sum() < columns
-        )  # clusters with enough data for a row come first
+        # Clusters with enough data for a row come first.
+        full = sorted(order, key=lambda k: (cluster == k).sum() < columns)
         members[facet] = [surest(cluster == k, certainty, columns) for k in full[:rows]]
     titles = {facet: f"grouped by {facet}" for facet in facets}
     width, height = row_size(shape, columns)
@@ -322,26 +319,17 @@ def save_figures(
     facets = _clustered(guide)
     figures = {"overview": facet_overview(guide, x, image_shape)} if facets else {}
     for facet in facets:
-        figures[f"clusters_{facet}"] = cluster_gallery(guide, x, facet, image_shape)
-        figures[f"samples_{facet}"] = cluster_samples(
-            guide, x, facet, image_shape, temperature=temperature
-        )
-        if (most := guide.model.inferred[facet].num_components) > MAX_CLUSTERS:
-            figures[f"clusters_{facet}_all"] = cluster_gallery(
-                guide, x, facet, image_shape, max_clusters=most
-            )
-            figures[f"samples_{facet}_all"] = cluster_samples(
-                guide, x, facet, image_shape, temperature=temperature, max_clusters=most
-            )
+        number = guide.model.inferred[facet].num_components
+        shown = {"": MAX_CLUSTERS} | ({"_all": number} if number > MAX_CLUSTERS else {})
+        for ending, most in shown.items():
+            how: dict[str, Any] = {"image_shape": image_shape, "max_clusters": most}
+            figures[f"clusters_{facet}{ending}"] = cluster_gallery(guide, x, facet, **how)
+            how["temperature"] = temperature
+            figures[f"samples_{facet}{ending}"] = cluster_samples(guide, x, facet, **how)
     if len(guide.model.priors) > 1:
-        figures |= {
-            f"swap_{facet}": facet_swaps(guide, x, facet, image_shape, **given)
-            for facet in guide.model.priors
-        }
-        figures |= {
-            f"draws_{facet}": facet_draws(guide, x, facet, image_shape, **given)
-            for facet in guide.model.priors
-        }
+        for name, figure_of in (("swap", facet_swaps), ("draws", facet_draws)):
+            for facet in guide.model.priors:
+                figures[f"{name}_{facet}"] = figure_of(guide, x, facet, image_shape, **given)
         for facet in facets:
             figures[f"samples_{facet}_others_held"] = cluster_samples(
                 guide, x, facet, image_shape, temperature=temperature, hold_others=True

@@ -80,7 +80,7 @@ class NeighborGraph:
                 f"num_neighbors={num_neighbors} is too many for {len(data)} data: it must be less"
             )
         self._shape, self._loc = tuple(data.shape[1:]), data.flatten(1).double().mean(0)
-        rows = self._centered(data)
+        rows = centered_rows(data, self._loc)
         self._pca = principal_components(rows, check_size("dim", dim), seed)
         places = self._pca.transform(rows)
         self._search = nearest_search(places, approximate)
@@ -135,10 +135,7 @@ class NeighborGraph:
                 f"data of shape {list(data.shape)} are not other forms of those of the graph: "
                 f"{[number, *self._shape]} is needed"
             )
-        return self._pca.transform(self._centered(data))
-
-    def _centered(self, data: Tensor) -> np.ndarray:
-        return centered_rows(data, self._loc)
+        return self._pca.transform(centered_rows(data, self._loc))
 
 
 def centered_rows(data: Tensor, loc: Tensor) -> np.ndarray:

@@ -151,8 +151,9 @@ def fit_mixtures(
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)  # only one step is taken
                 fitted = _fitted(prior, means, fitted.covariance_type, seed, **options | start)
-        proba = fitted.predict_proba(means.double().cpu().numpy())
-        within = _averages(variances, torch.as_tensor(proba))
+        proba = torch.as_tensor(fitted.predict_proba(means.double().cpu().numpy())).to(variances)
+        sizes = proba.sum(0).clamp_min(torch.finfo(variances.dtype).tiny)
+        within = (proba.mT @ variances) / sizes.unsqueeze(-1)  # on average in each component
         prior.place(
             torch.as_tensor(fitted.means_),
             _covariances(fitted).to(means) + torch.diag_embed(within),
@@ -355,12 +356,6 @@ def _covariances(fitted: FittedMixture) -> Tensor:
     if fitted.covariance_type == "tied":
         return found.expand(fitted.n_components, -1, -1)
     return torch.diag_embed(found) if fitted.covariance_type == "diag" else found
-
-
-def _averages(values: Tensor, weights: Tensor) -> Tensor:
-    """Means of ``values`` ``[N, d]`` under each column of ``weights`` ``[N, K]``: ``[K, d]``."""
-    weights, tiny = weights.to(values), torch.finfo(values.dtype).tiny
-    return (weights.mT @ values) / weights.sum(0).clamp_min(tiny).unsqueeze(-1)
 
 
 def _class_means(fitted: FittedMixture, z: np.ndarray, label: np.ndarray) -> dict[str, Any]:

@@ -119,21 +119,18 @@ def fit_neighbors(
             alone = _log_alone(runner.guide, x, known)
             found = _posteriors(runner.guide, alone, graphs, learn_strength)
             given = {**fit_options, **give(graphs, found, known)}
-        forms = x if augment is None else _forms(augment, x, number, runner)
+        forms: Any = x
+        if augment is not None:
+            forms = augment(x, derive_seed(runner.seed, runner.epoch))
+            if len(forms) != number:
+                raise ValueError(
+                    f"augment gives {len(forms)} data for {number}: give one form of each"
+                )
         with temporarily(runner, continued=start > 0):  # callbacks wait over all parts
             runner.fit(forms, min(starts.step, epochs - start), checkpoints=part, **given)
         if runner.should_stop:
             break
     return runner
-
-
-def _forms(
-    augment: Callable[[Any, int], Any], x: ArrayLike | Tensor, number: int, runner: SVIRunner
-) -> Any:
-    forms = augment(x, derive_seed(runner.seed, runner.epoch))
-    if len(forms) != number:
-        raise ValueError(f"augment gives {len(forms)} data for {number}: give one form of each")
-    return forms
 
 
 def cluster_posterior(

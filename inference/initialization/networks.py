@@ -103,10 +103,8 @@ def _scale_to_output(wanted: float, layer: Any, inputs: Any, output: Tensor) -> 
     flat = output.transpose(1, -1) if images else output  # [..., units]
     mean = flat.flatten(0, -2).mean(0)
     deviation = flat.flatten(0, -2).std(0)
-    deviation = torch.where(
-        deviation > 1e-6 * deviation.max(), deviation, 1.0
-    )  # a constant unit is only shifted, and scaled as the others
-    deviation = deviation / wanted
+    # A constant unit is only shifted, and scaled as the others.
+    deviation = torch.where(deviation > 1e-6 * deviation.max(), deviation, 1.0) / wanted
     unit_axis = 1 if isinstance(layer, nn.ConvTranspose2d) else 0
     layer.bias.sub_(mean).div_(deviation)
     weight = layer.weight / deviation.view(

@@ -34,11 +34,8 @@ class Direct_ELBO(ELBO):
     """
 
     def __init__(self, *, max_plate_nesting: int, num_particles: int = 1) -> None:
-        for name, value in (
-            ("max_plate_nesting", max_plate_nesting),
-            ("num_particles", num_particles),
-        ):
-            check_count(name, value)
+        check_count("max_plate_nesting", max_plate_nesting)
+        check_count("num_particles", num_particles)
         super().__init__(max_plate_nesting=max_plate_nesting, num_particles=num_particles)
 
     @abstractmethod

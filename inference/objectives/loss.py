@@ -65,10 +65,7 @@ SUITABLE: dict[Needs, Suitable] = {
     ),
     Needs.FREE_ENUMERATION: Suitable(
         GuideEnum_ELBO,
-        (
-            GuideEnum_ELBO,
-            TraceEnum_ELBO,
-        ),  # in closed form too: no posterior depends on another one's draw
+        (GuideEnum_ELBO, TraceEnum_ELBO),  # in closed form too: draws do not depend on each other
         "enumerates its clusters, which {objective} would score wrongly",
     ),
     Needs.CLASSIFICATION: Suitable(

@@ -6,12 +6,13 @@ import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import pyro
 import torch
 from pyro.poutine.util import is_validation_enabled
 
+from inference.checkpoints.periodic import CheckpointWriter
 from inference.evaluation.bounds import mutual_information
 from inference.progress import progress_bar
 from inference.randomness import random_state, seeded
@@ -35,16 +36,6 @@ DEAD_BELOW = 0.01
 
 class DeadFacetWarning(UserWarning):
     """A fitted facet encodes nothing about the data."""
-
-
-class Listener(Protocol):
-    """What the loop tells of its progress: the log, and what writes checkpoints."""
-
-    def after_steps(self, taken: int) -> None:
-        """So many steps were taken by one call."""
-
-    def after_epoch(self) -> None:
-        """A pass over the data has ended."""
 
 
 def train(plan: FitPlan) -> None:
@@ -78,7 +69,7 @@ def train(plan: FitPlan) -> None:
 def _loop(plan: FitPlan, watched: Observed, checks: bool) -> None:
     with ExitStack() as stack:
         log = stack.enter_context(closing(Log(plan, watched, checks)))
-        listeners: list[Listener] = [log]
+        listeners: list[Log | CheckpointWriter] = [log]
         if plan.checkpoints is not None:
             writer = stack.enter_context(plan.checkpoints.writer(plan))
             writer.restore()

@@ -138,13 +138,9 @@ def _changed(node: Node, result: Any) -> dict[Node, Any]:
 # Operations whose arguments have another form in JAX, and PyTorch's derivatives.
 
 
-def _axes(dim: Any) -> Any:
-    return tuple(dim) if isinstance(dim, list | tuple) else dim
-
-
 def _reduce(function: Callable[..., Array]) -> Callable[..., Array]:
     def reduced(x: Array, dim: Any = None, keepdim: bool = False) -> Array:
-        axes = None if dim is not None and not isinstance(dim, int) and not dim else _axes(dim)
+        axes = dim if dim is None or isinstance(dim, int) else tuple(dim) or None
         return function(x, axis=axes, keepdims=keepdim)
 
     return reduced

@@ -114,13 +114,12 @@ class FitPlan:
         unknown = (Parts(run, self.weights).unknown for run in self.runs)
         if part := next(filter(None, unknown), None):
             return Recording(unknown=part)
-        pays = unsuitable is None and (whole != "xla" or self._compiling_pays(steps))
+        # Half of single precision XLA computes more slowly.
+        compiled = self.lead.precision == "float32" and find_spec("jax") is not None
+        compiled = compiled and steps >= STEPS_THAT_PAY_COMPILING
+        pays = unsuitable is None and (whole != "xla" or compiled)
         last = self.epochs >= STEPS_THAT_PAY
         return Recording(whole if pays else "replay", last, unsuitable=unsuitable)
-
-    def _compiling_pays(self, steps: int) -> bool:
-        single = self.lead.precision == "float32"  # half of it XLA computes more slowly
-        return steps >= STEPS_THAT_PAY_COMPILING and single and find_spec("jax") is not None
 
     def _unsuitable(self, executor: str | None) -> str | None:
         """Why whole steps cannot be taken by a compiler or a graph, as far as that is plain."""

@@ -55,7 +55,8 @@ class Tape(TorchDispatchMode):
         reads = torch.Tag.data_dependent_output in func.tags or _shape_is_read(func, given)
         if reads and not fixed:
             raise RuntimeError(f"it reads a tensor's value, by {func}")
-        gives_tensors = any(isinstance(each, Tensor) for each in _several(result))
+        several = result if isinstance(result, list | tuple) else [result]
+        gives_tensors = any(isinstance(each, Tensor) for each in several)
         if not gives_tensors and not has_an_effect(node):
             self.graph.erase_node(node)
             return result
@@ -97,7 +98,3 @@ def _shape_is_read(func: Any, given: Sequence[Tensor]) -> bool:
     if func is aten.index.Tensor:
         return any(each.dtype in (torch.bool, torch.uint8) for each in given[1:])
     return torch.Tag.dynamic_output_shape in func.tags
-
-
-def _several(values: Any) -> Sequence[Any]:
-    return values if isinstance(values, list | tuple) else [values]
