@@ -224,9 +224,8 @@ class FacetGuide(Program):
 
     def encode(self, x: Tensor, **given: Tensor) -> dict[str, dist.TorchDistribution]:
         """q(z_j given x) for a batch on the device: batch ``[B]``, event ``[d]`` each."""
-        return {
-            name: self.latent_posterior(name, head) for name, head in self.heads(x, **given).items()
-        }
+        heads = self.heads(x, **given).items()
+        return {name: self.latent_posterior(name, head) for name, head in heads}
 
     def _prepared_heads(self, prepared: Tensor, **given: Tensor) -> dict[str, Tensor]:
         return dict(zip(self.model.priors, self.encoder(prepared), strict=True))
@@ -268,10 +267,8 @@ class FacetGuide(Program):
         :param x: ``[N, *x_shape]``, array or tensor, on any device.
         :raises ValueError: if ``x`` or a keyword does not fit the model.
         """
-        return {
-            name: self.latent_posterior(name, head)
-            for name, head in self._all_heads(self.observed(x, given)).items()
-        }
+        heads = self._all_heads(self.observed(x, given)).items()
+        return {name: self.latent_posterior(name, head) for name, head in heads}
 
     def embed(self, x: Rows, **given: Any) -> dict[str, np.ndarray]:
         """Posterior means of every facet's latent vector: ``{name: [N, d]}``."""

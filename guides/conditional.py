@@ -73,10 +73,8 @@ class ConditionalGuide(FacetGuide):
     def build_encoder(self) -> Encoder:
         if not self.reads_label:
             return super().build_encoder()
-        network = self.model.network
-        shape = network.joined_shape(
-            self.model.features_shape, cast(Labeled, self.model).num_label_features
-        )
+        network, beside = self.model.network, cast(Labeled, self.model).num_label_features
+        shape = network.joined_shape(self.model.features_shape, beside)
         return network.encoder(shape, [self.head_size(name) for name in self.model.priors])
 
     def _prepared_heads(self, prepared: Tensor, **given: Tensor) -> dict[str, Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
 from math import inf, log, prod
@@ -219,9 +219,7 @@ class GumbelSoftmax(Discrete):
         super().__init__()
         start = temperature.start if isinstance(temperature, Annealed) else temperature
         first = check_positive("temperature", start)
-        self.schedule: Callable[[Tensor], Tensor] | None = (
-            temperature if isinstance(temperature, Annealed) else None
-        )
+        self.schedule = temperature if isinstance(temperature, Annealed) else None
         self.hard = check_kind("hard", hard, bool, "True or False")
         self.register_buffer("temperature", torch.tensor(first))
         self.temperature: Tensor

@@ -86,7 +86,7 @@ class FullCovariance(Family):
         return dim * (dim + 3) // 2
 
     def posterior(self, head: Tensor, layers: nn.Module | None) -> dist.TorchDistribution:
-        dim = _length(head.shape[-1])
+        dim = (isqrt(9 + 8 * head.shape[-1]) - 3) // 2  # of as many numbers as head_size says
         loc, log_variance = mean_and_log_variance(head[..., : 2 * dim])
         rows, columns = torch.tril_indices(dim, dim, -1, device=head.device)
         below = head.new_zeros(*head.shape[:-1], dim * dim)
@@ -150,11 +150,6 @@ class InverseAutoregressive(Family):
             return diagonal_normal(head)
         normal, features = head.tensor_split([head.shape[-1] - self.num_features], -1)
         return AutoregressiveNormal(diagonal_normal(normal), cast(nn.ModuleList, layers), features)
-
-
-def _length(size: int) -> int:
-    """d, from d (d + 3) / 2."""
-    return (isqrt(9 + 8 * size) - 3) // 2
 
 
 #: What an encoder gives for each facet, ``[B, size]``.

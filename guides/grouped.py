@@ -164,9 +164,8 @@ class SimilarContentGuide(GroupedGuide):
             distances = self.distances(head, group)
             # A mean over groups; the rest of Eq. 18 is a mean over the samples of the batch.
             groups = (group_sizes(group, distances.dtype) > 0).sum()
-            pyro.factor(
-                "similarity", self.penalty * size / groups * distances.sum(), has_rsample=True
-            )
+            penalty = self.penalty * size / groups * distances.sum()
+            pyro.factor("similarity", penalty, has_rsample=True)
 
     def without_relaxation(self) -> AbstractContextManager:
         return temporarily(self, pressing=False)

@@ -76,13 +76,10 @@ class VaDEGuide(SupervisedGuide):
             z = self.draw_latents(x, L, **({} if neighbors is None else {"neighbors": neighbors}))
             near = self.model.by_facet(neighbors)
             for j, (name, prior) in enumerate(() if marginal else self.model.mixtures.items()):
-                log_joint = prior.log_joint(z[name], **near.get(name, {}))  # [(L,) B, K]
-                logits = log_joint
+                logits = prior.log_joint(z[name], **near.get(name, {}))  # [(L,) B, K]
                 if L > 1:  # Eq. 59, 60; plates around this program are further left
-                    logits = log_joint.mean(-3, keepdim=log_joint.dim() > 3)
-                q = Component(
-                    logits=logits if label is None else clamp_to_labels(logits, label[:, j])
-                )
-                pyro.sample(f"c_{name}", q, infer=ENUMERATE)
+                    logits = logits.mean(-3, keepdim=logits.dim() > 3)
+                known = logits if label is None else clamp_to_labels(logits, label[:, j])
+                pyro.sample(f"c_{name}", Component(logits=known), infer=ENUMERATE)
                 if label is not None:
                     self.add_label_loss(f"label_loss_{name}", logits, label[:, j])

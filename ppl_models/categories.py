@@ -34,6 +34,7 @@ class CodedLikelihood(Likelihood):
     """Base of likelihoods of codes."""
 
     discrete = True
+    eight_bit = 1
 
     def __init__(self, num_categories: int | None = None) -> None:
         """:raises ValueError: if it is no integer of at least 2."""
@@ -53,9 +54,6 @@ class CodedLikelihood(Likelihood):
                 f"{name}() does not know its categories: give their number, such as {name}(3)"
             )
         return super().output_shape(x_shape)
-
-    def prepare(self, x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        return x.to(dtype) if x.dtype == torch.uint8 else x  # codes, not 8-bit images
 
     def fitted(self, values: Tensor) -> Likelihood:
         if self.num_categories is not None or not len(values):

@@ -165,6 +165,7 @@ class Multinomial(Likelihood):
 
     support = (0.0, inf)
     discrete = True
+    eight_bit = 1
     takes_sparse = True
     entrywise = False
 
@@ -209,9 +210,6 @@ class Multinomial(Likelihood):
     def features_shape(self, x_shape: Sequence[int]) -> tuple[int, ...]:
         return (x_shape[0] - 1 + self.num_batches if self._is_coded else x_shape[0],)
 
-    def prepare(self, x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        return x.to(dtype) if x.dtype == torch.uint8 else x  # counts, not 8-bit images
-
     def features(self, x: Tensor) -> Tensor:
         counts = self._counts(x)
         seen = (counts * (self.total / counts.sum(-1, keepdim=True).clamp_min(1))).log1p()
@@ -232,10 +230,15 @@ class Multinomial(Likelihood):
         columns in each batch, from data ``[N, D]``, or ``[N, D + 1]`` with the batches' codes.
         """
         sums, totals = _sums(values, self.num_batches)
+        # Shares in a batch are drawn to those of all batches by as many counts as there are
+        # columns; those of all to equal ones by half a count a column.
+        D = sums.shape[1]
+        shares = (sums.sum(0) + 0.5) / (sums.sum() + 0.5 * D)
+        shares = (sums + D * shares) / (sums.sum(1, keepdim=True) + D)
         typical = float(totals[totals > 0].median()) if (totals > 0).any() else TYPICAL_TOTAL
-        built = rebuilt(self, num_columns=sums.shape[1], total=self.given_total or typical)
+        built = rebuilt(self, num_columns=D, total=self.given_total or typical)
         with torch.no_grad():
-            built.offset.copy_(_log_shares(sums))
+            built.offset.copy_(shares.log())
         return built
 
     def check(self, x: Tensor) -> None:
@@ -340,12 +343,3 @@ def _entries(x: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     for first in range(0, len(x), at_once):
         row, column = x[first : first + at_once].nonzero().unbind(1)
         yield row + first, column, x[row + first, column]
-
-
-def _log_shares(sums: Tensor) -> Tensor:
-    """Logs of the columns' shares in each batch ``[M, D]``, drawn to those of all batches by as
-    many counts as there are columns; those of all to equal ones by half a count a column.
-    """
-    D = sums.shape[1]
-    shares = (sums.sum(0) + 0.5) / (sums.sum() + 0.5 * D)
-    return ((sums + D * shares) / (sums.sum(1, keepdim=True) + D)).log()

@@ -74,6 +74,7 @@ class Counts(Located):
 
     support = (0.0, inf)
     discrete = True
+    eight_bit = 1
     takes_sparse = True
 
     def __init__(
@@ -93,9 +94,6 @@ class Counts(Located):
         output, gate = output.chunk(2, -event_dim)
         counts = self.counts(self.log_rate(output))
         return dist.ZeroInflatedDistribution(counts, gate_logits=gate).to_event(event_dim)
-
-    def prepare(self, x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        return x.to(dtype) if x.dtype == torch.uint8 else x  # counts, not 8-bit images
 
     def link(self, x: Tensor) -> Tensor:
         return x.log1p()

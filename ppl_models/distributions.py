@@ -311,9 +311,8 @@ class Proportions(dist.Dirichlet):
         return gamma / gamma.sum(-1, keepdim=True)
 
     def expand(self, batch_shape: torch.Size, _instance: Any = None) -> Proportions:
-        return Proportions(
-            self.concentration.expand(*batch_shape, *self.event_shape), validate_args=False
-        )
+        concentration = self.concentration.expand(*batch_shape, *self.event_shape)
+        return Proportions(concentration, validate_args=False)
 
 
 class AveragedComponent(Component):
@@ -332,9 +331,8 @@ class AveragedComponent(Component):
         return self.logits + self.shortfall
 
     def expand(self, batch_shape: torch.Size, _instance: Any = None) -> AveragedComponent:
-        return AveragedComponent(
-            self.log_probs.expand(*batch_shape, *self.event_shape), validate_args=False
-        )
+        log_probs = self.log_probs.expand(*batch_shape, *self.event_shape)
+        return AveragedComponent(log_probs, validate_args=False)
 
 
 class RelaxedComponent(Component):

@@ -29,6 +29,8 @@ class Likelihood(Configurable, nn.Module):
 
     #: inclusive range of valid data; 8-bit images are divided by 255 first
     support: tuple[float, float] = (-float("inf"), float("inf"))
+    #: what 8-bit data are divided by: images become numbers in [0, 1], counts and codes stay
+    eight_bit = 255
     #: number of decoder outputs per entry of x
     parameters_per_entry = 1
     #: how many numbers encoders read for each entry of x
@@ -47,7 +49,7 @@ class Likelihood(Configurable, nn.Module):
 
         8-bit images become values in [0, 1] of type ``dtype``; other data are unchanged.
         """
-        return x.to(dtype) / 255 if x.dtype == torch.uint8 else x
+        return x.to(dtype) / self.eight_bit if x.dtype == torch.uint8 else x
 
     def features(self, x: Tensor) -> Tensor:
         """A prepared batch ``[B, *x_shape]`` as encoders read it, ``[B, *features_shape]``: x

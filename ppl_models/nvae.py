@@ -75,11 +75,8 @@ class NVAE(FacetModel):
             )
         self.class_bias = check_kind("class_bias", class_bias, bool, "True or False")
         self.concentration = concentration
-        for name, value in (
-            ("num_classes", num_classes),
-            ("class_dim", class_dim),
-            ("shared_dim", shared_dim),
-        ):
+        sizes = {"num_classes": num_classes, "class_dim": class_dim, "shared_dim": shared_dim}
+        for name, value in sizes.items():
             check_size(name, value)
         blocks = ClassBlocks(num_classes, class_dim)
         facets = {"shared": StandardNormal(shared_dim), "class": blocks}

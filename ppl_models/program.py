@@ -99,7 +99,8 @@ class Program(Configurable, nn.Module):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with ExitStack() as stack:
-            if _parameters_are_asked_for():
+            # By a handler, such as that of SVI.step, that collects parameters and nothing else.
+            if any(isinstance(each, TraceMessenger) and each.param_only for each in _PYRO_STACK):
                 self.register()
                 self.check_options(kwargs)
                 stack.enter_context(_SummedByTheObjective())
@@ -125,11 +126,6 @@ class Program(Configurable, nn.Module):
         for own_name, parameter in self.own_parameters():
             if parameter.requires_grad:
                 _share(store, f"{name}{DIVIDER}{own_name}", parameter)
-
-
-def _parameters_are_asked_for() -> bool:
-    """Whether a handler, such as that of ``SVI.step``, collects parameters and nothing else."""
-    return any(isinstance(each, TraceMessenger) and each.param_only for each in _PYRO_STACK)
 
 
 def _name_of(program: nn.Module, store: ParamStoreDict) -> str:

@@ -210,6 +210,9 @@ def describe_clusters(
         key=lambda pair: 1.0 if pair[1] is None else -pair[1].share,
     )
     rows = [row.tobytes() for row in np.stack([each.values for each in own], 1)]
+    certainty: dict[str, Any] = {"mean": None, "unsure": None}
+    if len(largest := found.certainty[group >= 0]):
+        certainty = {"mean": float(largest.mean()), "unsure": float((largest < SURE).mean())}
     stability = np.nan if found.stability is None else float(found.stability)
     return FacetDescription(
         facet=found.facet,
@@ -219,7 +222,7 @@ def describe_clusters(
         columns=[_told(each, effect, group) for each, effect in ranked[:columns]],
         columns_left_out=max(0, len(own) - columns),
         metadata=[_beside(each, group) for each in beside],
-        certainty=_certainty(found.certainty[group >= 0]),
+        certainty=certainty,
         stability=None if np.isnan(stability) else stability,
     )
 
@@ -304,12 +307,6 @@ def _cluster(
         "certainty": float(found.certainty[ours].mean()),
         "exemplars": list(distinct.values())[:exemplars],
     }
-
-
-def _certainty(largest: np.ndarray) -> dict[str, Any]:
-    if not len(largest):
-        return {"mean": None, "unsure": None}
-    return {"mean": float(largest.mean()), "unsure": float((largest < SURE).mean())}
 
 
 # As a page to read

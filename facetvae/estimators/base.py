@@ -21,7 +21,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from facetvae.estimators.arrays import Reader, View, real_numbers
-from facetvae.estimators.defaults import Lengths, default_batch_size, default_dims, lengths
+from facetvae.estimators.defaults import FADE, Lengths, default_batch_size, default_dims
 from facetvae.estimators.encoding import Encoding, EncodingModule, representable
 from facetvae.estimators.posteriors import Reads
 from facetvae.estimators.training import bound
@@ -88,8 +88,14 @@ class Chosen:
     verbose: bool = False
 
     def lengths(self, n: int, steps: Sequence[int]) -> Lengths:
-        """The length of each phase for ``n`` data."""
-        return lengths(steps, -(-n // self.batch_size), self.epochs)
+        """Epochs of each phase for ``n`` data, at least one: as many as ``steps`` take, of each
+        facet without mixtures and of all with them, or ``epochs`` in the same proportions.
+        """
+        steps_per_epoch = -(-n // self.batch_size)
+        per_epoch = steps_per_epoch if self.epochs is None else sum(steps) / self.epochs
+        *alone, together = (max(1, round(each / per_epoch)) for each in steps)
+        fade_steps = max(1, int(FADE * min(alone[1:], default=1) * steps_per_epoch))
+        return Lengths(tuple(alone), fade_steps, together)
 
     def runner(
         self,

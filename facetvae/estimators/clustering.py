@@ -559,7 +559,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             found = facets_found(x, 0, view, self._say) if view.linear else None
             if found and not self.reader_.as_columns and are_pictures(found, x, view):
                 return self._ladder(x, names, view, found)
-            if self._has_columns:
+            if self.encoding_.values in ("real", "columns"):  # the user's own, and no words
                 views = views_found(x, 0, view, found)
                 if views.offers(wanted):
                     return self._of_columns(views, x, names, view)
@@ -579,11 +579,6 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     @property
     def _architecture(self) -> Any:
         return None if isinstance(self.network, str) else self.network
-
-    @property
-    def _has_columns(self) -> bool:
-        """Whether columns are the user's own, and not principal components or words."""
-        return self.encoding_.values in ("real", "columns")
 
     def _are_answers(self, x: np.ndarray) -> bool:
         """Whether rows are zeros and ones, in what may be columns, and the rest is left open."""

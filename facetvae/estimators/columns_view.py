@@ -53,9 +53,8 @@ class ColumnsView(View):
         gaps = np.isnan(x).sum(1)
         white = self._white(x[gaps <= np.median(gaps)])
         noise = FILLING * np.random.default_rng(seed).normal(size=white.shape)
-        return self._projected(
-            (white + noise * self.discrete) / np.hypot(1, FILLING * self.discrete)
-        )
+        deviation = np.hypot(1, FILLING * self.discrete)
+        return self._projected((white + noise * self.discrete) / deviation)
 
     def table(self, x: np.ndarray, seed: int) -> tuple[np.ndarray, list[int]]:
         """Codes as they are, other columns as encoders see them; of counts roots, which vary evenly

@@ -66,11 +66,11 @@ class CountsView(View):
         return self.noise
 
 
-def counts_view(x: SparseRows, num_batches: int = 1, seed: int = 0) -> CountsView:
+def counts_view(x: SparseRows, num_batches: int = 1) -> CountsView:
     """The view of rows of counts ``[N, D]``, with codes of batches in a last column if there are
     several; in two directions if fewer exceed chance.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     counts, batch = _apart(x, x.num_columns - (num_batches > 1))
     totals = counts.sum(1)
     total = float(np.median(totals[totals > 0])) if totals.any() else 1.0
@@ -81,7 +81,9 @@ def counts_view(x: SparseRows, num_batches: int = 1, seed: int = 0) -> CountsVie
     sizes, turns = centered.directions(most, rng)
     chance = max(centered.shuffled(rng).directions(1, rng)[0][0] for _ in range(SHUFFLES))
     kept = (sizes > chance) | (np.arange(most) < FEWEST)
-    turns = _spread(turns[kept], rng)
+    # As several times as many directions, which together keep distances.
+    mixing, _ = np.linalg.qr(rng.normal(size=(SPREAD * kept.sum(), kept.sum())))
+    turns = mixing @ turns[kept]
     unit = np.sqrt(np.square(sizes[kept]).sum() / len(x) / turns.shape[0])
     weights = (centered.scale * turns / unit).T
     return CountsView(total, weights, centered.means @ weights, chance / np.sqrt(len(x)) / unit)
@@ -162,12 +164,6 @@ def _apart(x: SparseRows, num_columns: int) -> tuple[csr_array, np.ndarray]:
     if matrix.shape[1] == num_columns:
         return matrix, np.zeros(len(x), int)
     return matrix[:, :num_columns], matrix[:, [num_columns]].toarray()[:, 0].astype(int)
-
-
-def _spread(turns: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Directions ``[m, D]`` as several times as many, which together keep distances."""
-    mixing, _ = np.linalg.qr(rng.normal(size=(SPREAD * len(turns), len(turns))))
-    return mixing @ turns
 
 
 @dataclass(frozen=True)

@@ -31,16 +31,6 @@ class Lengths:
     together: int
 
 
-def lengths(steps: Sequence[int], steps_per_epoch: int, epochs: int | None) -> Lengths:
-    """Epochs of each phase, at least one: as many as ``steps`` take, of each facet without mixtures
-    and of all with them, or ``epochs`` in the same proportions.
-    """
-    per_epoch = steps_per_epoch if epochs is None else sum(steps) / epochs
-    *alone, together = (max(1, round(each / per_epoch)) for each in steps)
-    fade_steps = max(1, int(FADE * min(alone[1:], default=1) * steps_per_epoch))
-    return Lengths(tuple(alone), fade_steps, together)
-
-
 def epochs_of(steps: int, n: int, batch_size: int) -> int:
     """The number of passes over ``n`` data that has about this many steps."""
     return max(1, round(steps / -(-n // batch_size)))

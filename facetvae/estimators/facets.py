@@ -151,10 +151,6 @@ def known_labels(labels: Any, names: Sequence[str], n: int) -> dict[str, np.ndar
     return {name: label for name, label in checked.items() if (label >= 0).any()}
 
 
-def _cluster_neighbors(rows: np.ndarray, seed: int) -> np.ndarray:
-    return neighbor_clusters(rows, seed=seed)
-
-
 # The rules for tables, with the graph's clusters.
-number_of_facets = partial(counting.number_of_facets, _cluster_neighbors)
-clusters_in_subspaces = partial(counting.clusters_in_subspaces, _cluster_neighbors)
+number_of_facets = partial(counting.number_of_facets, neighbor_clusters)
+clusters_in_subspaces = partial(counting.clusters_in_subspaces, neighbor_clusters)

@@ -350,7 +350,11 @@ def _by_kind(given: Given, coded: bool) -> tuple[Column, Likelihood]:
     if given.kind == Kind.BOOLS:
         return TruthColumn(name), Bernoulli()
     if given.kind == Kind.STRINGS:
-        return CodedColumn(name, levels=_words(given, coded)), Categorical()
+        if not coded:
+            check_words(name, given.there.tolist())
+        words = given.levels()
+        words = sorted(words, key=float) if all(map(reads_as_number, words)) else words
+        return CodedColumn(name, levels=tuple(words)), Categorical()
     there = given.there.astype(float)
     # Floats may be whole, too: pandas makes floats of integers with gaps.
     usual = there[~has_all_variance(there[:, None])]
@@ -367,14 +371,6 @@ def _by_kind(given: Given, coded: bool) -> tuple[Column, Likelihood]:
         return Column(name, whole), NegativeBinomial()
     multiplied = there.min() > 0 and is_multiplied(usual)
     return Column(name, whole), LogNormal() if multiplied else Normal()
-
-
-def _words(given: Given, coded: bool) -> tuple[str, ...]:
-    """The strings of a column, in order; by number if they read as such."""
-    if not coded:
-        check_words(given.name, given.there.tolist())
-    levels = given.levels()
-    return tuple(sorted(levels, key=float) if all(map(reads_as_number, levels)) else levels)
 
 
 def _fitted(column: Column, likelihood: Likelihood, codes: np.ndarray) -> Likelihood:

@@ -485,12 +485,11 @@ class SumStrategy(SubspaceStrategy):
         return replace(other, found=found or self.found)
 
     def numbers(self, x: np.ndarray, latents: FacetGuide, chosen: Numbers) -> Counts:
-        why = {
-            name: "as given" if k else "found again in other rows, or from other starts"
-            for name, k in chosen.items()
+        why, each = "found again in other rows, or from other starts", self.found.numbers
+        return {
+            name: ClusterCount(k, "as given" if chosen[name] else why)
+            for name, k in zip(self.names, each, strict=True)
         }
-        each = zip(self.names, self.found.numbers, strict=True)
-        return {name: ClusterCount(k, why[name]) for name, k in each}
 
     def mixtures(
         self, x: np.ndarray, latents: FacetGuide, numbers: Mapping[str, int], label: Labels

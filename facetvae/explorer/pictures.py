@@ -77,9 +77,8 @@ def _bars(values: np.ndarray, zero: float) -> np.ndarray:
     n, D = values.shape
     width = max(1, BARS_WIDTH // D)
     gap = int(width > 2)
-    level = (
-        np.arange(BAR_HEIGHT)[::-1, None] + 0.5
-    ) / BAR_HEIGHT  # of each row of pixels, from top to bottom
+    # Of each row of pixels, from top to bottom.
+    level = (np.arange(BAR_HEIGHT)[::-1, None] + 0.5) / BAR_HEIGHT
     low, high = np.minimum(values, zero)[:, None], np.maximum(values, zero)[:, None]
     bars = (level >= low) & (level <= high)  # [n, H, D]
     bars = bars.repeat(width, 2).reshape(n, BAR_HEIGHT, D, width)

@@ -307,9 +307,8 @@ class ColumnViews:
     @property
     def of_numbers(self) -> list[ColumnView]:
         """The others."""
-        return [
-            view for view in self.views if not np.isin(view.columns, self.statistics.codes).any()
-        ]
+        codes = self.statistics.codes
+        return [view for view in self.views if not np.isin(view.columns, codes).any()]
 
     @property
     def free_numbers(self) -> np.ndarray:
@@ -432,19 +431,16 @@ def _divided(
     if len(columns) < 2:
         return []
     whole = _view(fitted, columns, seed)
-    first = _half(dependence[np.ix_(columns, columns)].clip(0))
+    between = dependence[np.ix_(columns, columns)].clip(0)
+    # By the sparsest cut (normalized, by its second eigenvector).
+    scale = 1 / np.sqrt(between.sum(1).clip(1e-9))
+    first = np.linalg.eigh(between * np.outer(scale, scale))[1][:, -2] > 0
     halves = [columns[first], columns[~first]]
     if min(map(len, halves)) > 1:
         parts = [_view(fitted, half, seed) for half in halves]
         if sum(part.fit for part in parts) > whole.fit:
             return [view for half in halves for view in _divided(fitted, half, dependence, seed)]
     return [whole] if whole.num_clusters > 1 else []
-
-
-def _half(dependence: np.ndarray) -> np.ndarray:
-    """Which columns are on one side of the sparsest cut (normalized, by its second eigenvector)."""
-    scale = 1 / np.sqrt(dependence.sum(1).clip(1e-9))
-    return np.linalg.eigh(dependence * np.outer(scale, scale))[1][:, -2] > 0
 
 
 def _exchanged(fitted: Statistics, views: list[ColumnView], seed: int) -> list[ColumnView]:

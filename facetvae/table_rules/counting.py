@@ -30,8 +30,8 @@ from facetvae.table_rules.merging import ClusterCount, MergeTree, merge_tree, on
 from facetvae.table_rules.rows import some_rows
 from facetvae.table_rules.subspaces import Subspaces, dependent_groups, independent_sources
 
-#: From rows ``[n, D]`` and a seed to the cluster of each row ``[n]``, by a graph of neighbors.
-ClusterNeighbors = Callable[[np.ndarray, int], np.ndarray]
+#: From rows ``[n, D]`` and a ``seed=`` to the cluster of each row ``[n]``, by a graph of neighbors.
+ClusterNeighbors = Callable[..., np.ndarray]
 
 # Most rows whose neighbors are looked for, and that tell whether bounded values are columns.
 MAX_ROWS, FEW_ROWS = 2000, 1000
@@ -243,7 +243,7 @@ def number_of_facets(
         return FacetCount([], x.mean(0), np.zeros((0, x.shape[1])))
     rows = some_rows(x, most=MAX_ROWS)
     few = len(x) < FEWEST_NEIGHBORS
-    neighbors = np.zeros(len(x), int) if few else cluster_neighbors(rows, seed)
+    neighbors = np.zeros(len(x), int) if few else cluster_neighbors(rows, seed=seed)
     combined = len(np.unique(neighbors))
     dim, numbers = most, {most}
     if dims is None:
@@ -267,9 +267,7 @@ def number_of_facets(
     return replace(found, shared=_least_share(found, x, neighbors))
 
 
-def clusters_in_subspaces(
-    cluster_neighbors: ClusterNeighbors, x: np.ndarray, seed: int = 0
-) -> bool:
+def clusters_in_subspaces(cluster_neighbors: ClusterNeighbors, x: np.ndarray) -> bool:
     """Whether bounded values ``[N, D]`` have their clusters in subspaces
     (:attr:`FacetCount.in_subspaces`): 1,000 rows without gaps are looked at, if there are enough.
     """
@@ -279,7 +277,7 @@ def clusters_in_subspaces(
         return False
     scaler = StandardScaler().set_output(transform="default")
     rows = scaler.fit_transform(some_rows(whole, most=FEW_ROWS).astype(float))
-    return number_of_facets(cluster_neighbors, rows, seed).in_subspaces
+    return number_of_facets(cluster_neighbors, rows).in_subspaces
 
 
 def _count_in(x: np.ndarray, dim: int, seed: int) -> Iterator[FacetCount]:

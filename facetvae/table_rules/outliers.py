@@ -74,7 +74,7 @@ class Outliers:
             return np.zeros(len(x), bool)
 
         def outlying(part: np.ndarray) -> np.ndarray:
-            far = _outlying(self._detector, part)
+            far = -self._detector.score_samples(_flat(part)) > FACTOR
             far[far] = ~self._in_group(part[far])
             return far
 
@@ -127,10 +127,6 @@ def _with_all_variance(values: np.ndarray) -> np.ndarray:
 def _nearest(among: np.ndarray, number: int, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Distances of each row of ``x`` to its nearest ones, and their numbers: ``[N, number]``."""
     return NearestNeighbors(n_neighbors=number).fit(among).kneighbors(x)
-
-
-def _outlying(detector: LocalOutlierFactor, x: np.ndarray) -> np.ndarray:
-    return -detector.score_samples(_flat(x)) > FACTOR
 
 
 def _flat(x: np.ndarray) -> np.ndarray:

@@ -149,8 +149,10 @@ def _maximized(x: np.ndarray, q: np.ndarray) -> FacetSum:
     loc = x.mean(0)
     centered, design = x - loc, np.concatenate(each, 1)
     ends = np.cumsum([r.shape[1] for r in each])[:-1]
-    # Products of two facets' clusters need their joint posterior.
-    ones = _one_hot(q.shape[1:])
+    # Products of two facets' clusters need their joint posterior: which clusters does each
+    # combination consist of?
+    grids = np.indices(q.shape[1:]).reshape(len(each), -1)
+    ones = np.concatenate([np.eye(r.shape[1])[g] for r, g in zip(each, grids, strict=True)], 1)
     gram = (ones * q.reshape(N, -1).sum(0)[:, None]).T @ ones
     back = np.linalg.lstsq(gram, design.T @ centered, rcond=None)[0]
     left = centered.T @ centered - back.T @ gram @ back
@@ -159,12 +161,6 @@ def _maximized(x: np.ndarray, q: np.ndarray) -> FacetSum:
     weights = [(c + 1) / (c + 1).sum() for c in counts]
     means = [m - c @ m / N for c, m in zip(counts, np.split(back, ends), strict=True)]
     return FacetSum(loc, means, weights, (covariance + covariance.T) / 2)
-
-
-def _one_hot(numbers: Sequence[int]) -> np.ndarray:
-    """Which clusters each combination consists of ``[K_1 ... K_J, K_1 + ... + K_J]``."""
-    grids = np.indices(numbers).reshape(len(numbers), -1)
-    return np.concatenate([np.eye(k)[g] for k, g in zip(numbers, grids, strict=True)], 1)
 
 
 def _fitted(
@@ -238,12 +234,6 @@ def _most_rows(numbers: Sequence[int]) -> int:
     return min(MAX_ROWS, max(LEAST_ROWS, MOST_WORK // prod(numbers)))
 
 
-def _can_add_up(x: np.ndarray, numbers: Sequence[int]) -> bool:
-    """Whether rows ``[N, D]`` vary, and are enough for so many clusters of each facet."""
-    looked_at = min(len(x), MOST_WORK // prod(numbers))
-    return looked_at >= FEWEST * max(4, *numbers) and bool((x.std(0) > 0).all())
-
-
 @on_one_thread
 def facets_that_add_up(
     x: np.ndarray, numbers: Sequence[int | None] | None = None, seed: int = 0
@@ -261,13 +251,17 @@ def facets_that_add_up(
     """
     wanted = list(numbers or [None] * FACETS)
     rows = enough(x, [max(MOST, k or 0) for k in wanted])
-    if not _can_add_up(rows, [k or 1 for k in wanted]):
+    least = [k or 1 for k in wanted]
+    looked_at = min(len(rows), MOST_WORK // prod(least))
+    if looked_at < FEWEST * max(4, *least) or not (rows.std(0) > 0).all():
         return None
     found, stable = _first(rows, seed)
     if numbers is None and not _is_likelier(rows, found.numbers, [1], seed):
         return None
-    if len(wanted) > 1:
-        found = _grid_apart(rows, found, seed)
+    grid = grid_of(found.means[0] @ found.whitening, seed) if len(wanted) > 1 else None
+    if grid is not None:  # clusters that are all combinations of two groupings are two facets
+        (label,) = found.labels(rows)
+        found = _fitted(rows, [part[label] for part in grid], [part.max() + 1 for part in grid])
     own = found.numbers if len(found.numbers) > 1 else [min(stable, *found.numbers)]
     found = _beside(rows, found, len(wanted), seed, surely=numbers is None)
     own = own + found.numbers[len(own) :]
@@ -352,15 +346,6 @@ def _resized(x: np.ndarray, found: FacetSum, numbers: Sequence[int], seed: int) 
             joined.fit(found.means[place] @ found.whitening, sample_weight=found.weights[place])
             found = _with(x, found, k, joined.labels_[found.labels(x)[place]], place)
     return found
-
-
-def _grid_apart(x: np.ndarray, found: FacetSum, seed: int) -> FacetSum:
-    """Clusters that are all combinations of two groupings are two facets."""
-    grid = grid_of(found.means[0] @ found.whitening, seed)
-    if grid is None:
-        return found
-    (label,) = found.labels(x)
-    return _fitted(x, [part[label] for part in grid], [part.max() + 1 for part in grid])
 
 
 def _between_halves(x: np.ndarray, k: int, seed: int) -> Iterator[float]:

@@ -52,9 +52,8 @@ def as_numbers(x: ArrayLike | Tensor, name: str = "x") -> Tensor:
     if array.dtype.itemsize > 8:  # torch has no longer numbers
         array = within_float64(array, name)
     with exclusive(), warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", "The given NumPy array is not writable"
-        )  # nothing here writes to data
+        # Nothing here writes to data.
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         # Torch has no negative strides.
         return torch.from_numpy(array.copy() if any(step < 0 for step in array.strides) else array)
 

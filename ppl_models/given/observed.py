@@ -132,23 +132,18 @@ def as_data(x: ArrayLike | Tensor | SparseRows, model: Model) -> Any:
     if len(data) == 0:
         raise ValueError(f"x is empty (shape {list(data.shape)}): at least one sample is needed")
     if isinstance(data, SparseRows):
-        _check_entries(data, model)
+        bad = sum(int((~values.isfinite()).sum()) for _, _, values in data.blocks())
+        if bad:
+            raise ValueError(
+                f"x holds {bad} stored values that are NaN or infinite: counts have none, so drop "
+                "those rows or set the values"
+            )
+        likelihood.check_sparse(data)
         return data.astype(model.gates.dtype)
     for start, part in _parts(data):
         _check_values(part, start, data, model)
     stays = data.dtype == torch.uint8 or isinstance(x, np.memmap)
     return data if stays else data.to(model.gates.dtype)
-
-
-def _check_entries(data: SparseRows, model: Model) -> None:
-    """:raises ValueError: if a stored entry is not finite or outside the likelihood's support."""
-    bad = sum(int((~values.isfinite()).sum()) for _, _, values in data.blocks())
-    if bad:
-        raise ValueError(
-            f"x holds {bad} stored values that are NaN or infinite: counts have none, so drop "
-            "those rows or set the values"
-        )
-    model.likelihood.check_sparse(data)
 
 
 def _parts(data: Tensor) -> Iterator[tuple[int, Tensor]]:

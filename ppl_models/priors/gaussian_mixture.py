@@ -109,16 +109,14 @@ class GaussianMixture(Mixture):
         :raises ValueError: if shapes do not fit, numbers are not finite, or a covariance that is
             read is not positive definite.
         """
-        K, d = self.loc.shape
+        (K, d), full = self.loc.shape, self.covariance == "full"
         if loc is not None:
             check_parameter("loc", loc, (K, d))
         if covariances is not None:
             check_parameter("covariances", covariances, (K, d, d))
             variances = torch.diagonal(covariances, dim1=-2, dim2=-1)
-            factor, fault = torch.linalg.cholesky_ex(
-                covariances if self.covariance == "full" else covariances[:0]
-            )
-            if self.covariance == "full" and not torch.allclose(covariances, covariances.mT):
+            factor, fault = torch.linalg.cholesky_ex(covariances if full else covariances[:0])
+            if full and not torch.allclose(covariances, covariances.mT):
                 raise ValueError("covariances must be symmetric: give (S + S.mT) / 2")
             if bool(fault.any()) or not bool((variances > 0).all()):
                 raise ValueError(
@@ -129,10 +127,12 @@ class GaussianMixture(Mixture):
             self.loc.copy_(loc)
         if covariances is not None:
             scale = variances.sqrt()
-            if self.covariance == "full":
+            if full:
                 self.lower.copy_(factor.tril(-1))
                 scale = torch.diagonal(factor, dim1=-2, dim2=-1)
-            self.raw_scale.copy_(_inverse_softplus((scale - MIN_SCALE).clamp_min(MIN_SCALE)))
+            scaled = SOFTPLUS_BETA * (scale - MIN_SCALE).clamp_min(MIN_SCALE)
+            # The inverse of the softplus.
+            self.raw_scale.copy_((scaled + (-torch.expm1(-scaled)).log()) / SOFTPLUS_BETA)
 
     def place(
         self,
@@ -145,8 +145,3 @@ class GaussianMixture(Mixture):
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, covariance={self.covariance!r}"
-
-
-def _inverse_softplus(value: Tensor) -> Tensor:
-    scaled = SOFTPLUS_BETA * value
-    return (scaled + torch.log(-torch.expm1(-scaled))) / SOFTPLUS_BETA
