@@ -188,9 +188,8 @@ def _traced(module: nn.Module, inputs: Sequence[Tensor]) -> ExportedProgram:
     """:raises ValueError: if the module does what a program cannot."""
     rows = Dim("rows", min=1)
     try:
-        return torch.export.export(
-            module, tuple(inputs), dynamic_shapes={"inputs": tuple({0: rows} for _ in inputs)}
-        )
+        shapes = {"inputs": tuple({0: rows} for _ in inputs)}
+        return torch.export.export(module, tuple(inputs), dynamic_shapes=shapes)
     except Exception as error:  # of many kinds
         raise ValueError(
             "the guide cannot be exported: a part of its own does what differs with the values or "

@@ -59,11 +59,8 @@ def cluster_accuracy(
     labels, clusters = _paired(labels, clusters)
     known_labels, known_clusters = (labels, clusters) if map_from is None else _paired(*map_from)
     meaning = cluster_map(known_labels, known_clusters, method)
-    correct = [
-        meaning.get(cluster, None) == label
-        for cluster, label in zip(clusters.tolist(), labels.tolist(), strict=True)
-    ]
-    return float(np.mean(correct))
+    pairs = zip(clusters.tolist(), labels.tolist(), strict=True)
+    return float(np.mean([meaning.get(cluster) == label for cluster, label in pairs]))
 
 
 def cluster_map(labels: ArrayLike, clusters: ArrayLike, method: str = "majority") -> dict[Any, Any]:
@@ -148,12 +145,8 @@ def probe_accuracy(
 def _check_latents(z: ArrayLike, labels: ArrayLike, dim: int | None = None) -> None:
     """:raises ValueError: unless these are latents ``[N, d]`` with N labels, and d is ``dim``."""
     z, labels = np.asarray(z), np.asarray(labels)
-    if (
-        z.ndim != 2
-        or not z.size
-        or labels.shape != z.shape[:1]
-        or z.shape[1] != (dim or z.shape[1])
-    ):
+    wrong = z.ndim != 2 or not z.size or labels.shape != z.shape[:1]
+    if wrong or z.shape[1] != (dim or z.shape[1]):
         needed = "[N, d]" if dim is None else f"[N, {dim}], as in training,"
         raise ValueError(
             f"latents {needed} with N labels are needed, got shapes {z.shape} and {labels.shape}"

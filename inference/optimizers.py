@@ -110,9 +110,8 @@ def load_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     moments = {int(i): _laid_out(parameters[int(i)], of) for i, of in state["state"].items()}
     groups = []
-    for own, saved in zip(
-        optimizer.state_dict()["param_groups"], state["param_groups"], strict=True
-    ):
+    now = optimizer.state_dict()["param_groups"]
+    for own, saved in zip(now, state["param_groups"], strict=True):
         flags = {name for name, v in own.items() if v is None or isinstance(v, bool | str)}
         kept = {name: v for name, v in saved.items() if name not in flags}
         pairs = {name: tuple(v) for name, v in kept.items() if isinstance(own.get(name), tuple)}

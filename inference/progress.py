@@ -9,10 +9,10 @@ import sys
 from tqdm.auto import tqdm
 
 
-def progress_bar(total: int, unit: str, shown: bool = True, desc: str | None = None) -> tqdm:
+def progress_bar(steps: int, shown: bool, desc: str | None = None) -> tqdm:
     """A bar, hidden unless it is to be ``shown`` and can be."""
     hidden = not (shown and _has_standard_error())
-    return tqdm(total=total, unit=unit, desc=desc, disable=hidden, dynamic_ncols=True)
+    return tqdm(total=steps, unit="step", desc=desc, disable=hidden, dynamic_ncols=True)
 
 
 def say(text: str) -> None:

@@ -59,7 +59,9 @@ def plain(value: Any, depth: int = 0) -> Any:
         return {str(plain_key(key)): plain(item, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item, depth + 1) for item in value]
-    raise TypeError(f"{_shown(value)} cannot be written as JSON")
+    shape = getattr(value, "shape", None)
+    said = f"a {type(value).__name__}" + (f" of shape {list(shape)}" if shape else "")
+    raise TypeError(f"{said} cannot be written as JSON")
 
 
 def plain_key(key: Any) -> str | int:
@@ -69,11 +71,6 @@ def plain_key(key: Any) -> str | int:
     if isinstance(key, bool) or not isinstance(key, str | int):
         raise TypeError(f"a name of type {type(key).__name__}")
     return key
-
-
-def _shown(value: Any) -> str:
-    shape = getattr(value, "shape", None)
-    return f"a {type(value).__name__}" + (f" of shape {list(shape)}" if shape else "")
 
 
 def _named(callback: Any) -> str:

@@ -54,7 +54,7 @@ def describe_figure(description: FacetDescription, columns: int = 4) -> Figure:
         )
     panels = told[:columns] + beside[: max(0, columns - len(told))]
     lines = max(6, len(told) + len(beside), len(description.clusters))
-    figure, axes = new_figure(3.2 + 2.3 * len(panels), 1.4 + 0.22 * lines, 1, 1 + len(panels))
+    figure, axes = new_figure(3.2 + 2.3 * len(panels), 1.4 + 0.22 * lines, 1 + len(panels))
     first, *others = axes.flat
     _explained(first, [*told, *beside], len(told), description.facet)
     for ax, each in zip(others, panels, strict=True):
@@ -106,7 +106,7 @@ def columns_figure(descriptions: Sequence[FacetDescription], columns: int = 30) 
     kept = np.argsort(-share.max(1), kind="stable")[:columns]
     facet = np.where(share.any(1), share.argmax(1), len(entries))
     kept = kept[np.argsort(facet[kept], kind="stable")]
-    figure, axes = new_figure(2.4 + 1.5 * len(descriptions), 0.9 + 0.24 * len(kept), 1, 1)
+    figure, axes = new_figure(2.4 + 1.5 * len(descriptions), 0.9 + 0.24 * len(kept), 1)
     ax = axes.flat[0]
     ax.imshow(share[kept], cmap="Blues", vmin=0, vmax=1, aspect="auto")
     for row, column in np.argwhere(share[kept] > 0):

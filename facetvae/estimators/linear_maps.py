@@ -116,7 +116,7 @@ def fit_networks(
     sources = sources.to(guide.model.gates)
     optimizer = torch.optim.Adam(guide.parameters(), chosen.learning_rate, fused=True)
     steps = -(-len(data) // chosen.batch_size)
-    bar = progress_bar(epochs * steps, "step", chosen.verbose)
+    bar = progress_bar(epochs * steps, chosen.verbose)
     with seeded(chosen.seed, data.x.device), training(guide), bar:
         for epoch in range(epochs):
             order = torch.randperm(len(data), device=data.x.device)

@@ -124,9 +124,8 @@ def _as_evaluated(guide: FacetGuide) -> Iterator[None]:
 
 
 def _mean_elbo(loss: Loss, data: Observed) -> Tensor:
-    parts = [
-        -loss(batch.x, **batch.given) * len(batch) for batch in data.whole_groups(EVALUATION_BATCH)
-    ]
+    batches = data.whole_groups(EVALUATION_BATCH)
+    parts = [-loss(batch.x, **batch.given) * len(batch) for batch in batches]
     return torch.stack(parts).sum() / len(data)
 
 

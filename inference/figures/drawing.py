@@ -51,9 +51,8 @@ def legend_beside(figure: Figure, ax: Axes, **options: Any) -> None:
     """A legend at the right of the axes, for which the figure gets wider."""
     names = ax.get_legend_handles_labels()[1]
     columns = ceil(len(names) / ENTRIES)
-    figure.set_figwidth(
-        figure.get_figwidth() + columns * (BESIDE_TEXT + text_width(names, fontsize=7))
-    )
+    wider = columns * (BESIDE_TEXT + text_width(names, fontsize=7))
+    figure.set_figwidth(figure.get_figwidth() + wider)
     place: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1, 0.5), "ncols": columns}
     ax.legend(fontsize=7, frameon=False, **place, **options)
 
@@ -65,11 +64,12 @@ def row_size(shape: Sequence[int], columns: int) -> tuple[float, float]:
     return columns * SQUARE * ratio**0.5, SQUARE / ratio**0.5
 
 
-def new_figure(width: float, height: float, rows: int, columns: int) -> tuple[Figure, np.ndarray]:
+def new_figure(width: float, height: float, columns: int) -> tuple[Figure, np.ndarray]:
+    """A figure of so many axes side by side."""
     # Not pyplot's figure: no global state, no window, nothing to close.
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
-    return figure, figure.subplots(rows, columns, squeeze=False)
+    return figure, figure.subplots(1, columns, squeeze=False)
 
 
 def image_rows(
@@ -91,7 +91,6 @@ def image_rows(
     figure, axes = new_figure(
         max(blocks * (width + text_width(rows, 7) + 0.6), text_width([title], 9)),
         max(length * height + 0.7, text_width([ylabel], 8) + 0.4),
-        1,
         blocks,
     )
     names = list(rows)

@@ -115,7 +115,6 @@ def facet_overview(
     figure, axes = new_figure(
         len(facets) * max(width + 0.5, text_width(titles.values(), 9)),
         height * max(map(len, members.values())) + 0.5,
-        1,
         len(facets),
     )
     for (facet, title), ax in zip(titles.items(), axes.flat, strict=True):

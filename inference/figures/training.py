@@ -32,7 +32,7 @@ def training_curves(history: Sequence[Mapping[str, Any]], facets: Sequence[str])
     if not history:
         raise ValueError("the history is empty: fit first, and give runner.history")
     epochs, series = training_series(history, facets)
-    figure, axes = new_figure(10, 3.2, 1, 3)
+    figure, axes = new_figure(10, 3.2, 3)
     point = "o" if len(epochs) == 1 else None  # a line of one epoch cannot be seen
     for ax, (label, lines) in zip(axes.flat, series.items(), strict=True):
         for name, values in lines.items():

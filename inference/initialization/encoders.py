@@ -93,9 +93,8 @@ def learn_to_encode(
     if model.likelihood.support[1] < float("inf"):
         x = x.clamp(*model.likelihood.support)
     with frozen(model):
-        SVIRunner(model, guide, lr=lr, schedule=Constant(0.0), seed=seed).fit(
-            x, epochs, group=ids, **options
-        )
+        runner = SVIRunner(model, guide, lr=lr, schedule=Constant(0.0), seed=seed)
+        runner.fit(x, epochs, group=ids, **options)
 
 
 @contextmanager

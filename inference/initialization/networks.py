@@ -107,9 +107,8 @@ def _scale_to_output(wanted: float, layer: Any, inputs: Any, output: Tensor) -> 
     deviation = torch.where(deviation > 1e-6 * deviation.max(), deviation, 1.0) / wanted
     unit_axis = 1 if isinstance(layer, nn.ConvTranspose2d) else 0
     layer.bias.sub_(mean).div_(deviation)
-    weight = layer.weight / deviation.view(
-        [-1 if axis == unit_axis else 1 for axis in range(layer.weight.dim())]
-    )
+    axes = [-1 if axis == unit_axis else 1 for axis in range(layer.weight.dim())]
+    weight = layer.weight / deviation.view(axes)
     if is_parametrized(layer):
         layer.weight = weight  # the parametrization splits it into its parts
     else:

@@ -65,9 +65,8 @@ class Direct_ELBO(ELBO):
         for _ in range(self.num_particles):
             with self._while_guiding():
                 guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
-            model_trace = poutine.trace(poutine.replay(model, trace=guide_trace)).get_trace(
-                *args, **kwargs
-            )
+            replayed = poutine.replay(model, trace=guide_trace)
+            model_trace = poutine.trace(replayed).get_trace(*args, **kwargs)
             for trace in (guide_trace, model_trace):
                 _score(trace)
             yield model_trace, guide_trace

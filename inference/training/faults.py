@@ -12,7 +12,6 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
-from inference.objectives.loss import Loss
 from inference.randomness import seeded
 from inference.run import Run
 from inference.schedules import WeightFunction
@@ -32,10 +31,12 @@ def check_first_step(run: Run, batch: Observed, weights: WeightFunction) -> None
     at_start = weights(run.model.gates.new_full((), run.step))
     with evaluating(run.loss), run.model.annealed(*at_start):
         if not _starts_finite(run, batch) and run.guard.action == "stop":
+            names = [name for name, p in run.loss.named_parameters() if not p.isfinite().all()]
+            parameters = f"{names[0]} is not finite" if names else "all of them are finite"
             raise ValueError(
                 "the objective is not finite before the first step: check the scale of the data "
                 f"({_range(batch.x)}) and the parameters that the model was given "
-                f"({_infinite(run.loss) or 'all of them are finite'})"
+                f"({parameters})"
             )
     if run.model.priors and not (
         is_own(type(run.model).forward) and is_own(type(run.model).decode)
@@ -96,12 +97,6 @@ def _objective(run: Run, batch: Observed, checks: bool) -> Tensor:
         return run.loss(batch.x, **batch.given).detach()
 
 
-def _infinite(loss: Loss) -> str:
-    """The first parameter that is not finite, if there is one."""
-    names = [name for name, p in loss.named_parameters() if not p.isfinite().all()]
-    return f"{names[0]} is not finite" if names else ""
-
-
 def _range(x: Tensor) -> str:
     """The range of a batch's entries, of those that are given."""
     given = x[~x.isnan()] if x.is_floating_point() else x
@@ -134,9 +129,8 @@ def diagnosis(run: Run, source: DataSource) -> str:
     """Which step, which gradients and, if it can be told, which term was not finite."""
     rate, finite = run.optimizer.param_groups[0]["lr"], run.counters["fault_norms"].isfinite()
     names = [name for name, _ in run.loss.named_parameters()]
-    gradients = [
-        name for name, is_finite in zip(names, finite.tolist(), strict=True) if not is_finite
-    ]
+    each = zip(names, finite.tolist(), strict=True)
+    gradients = [name for name, is_finite in each if not is_finite]
     first = int(run.counters["first_fault"]) + 1
     advice = (
         '- to skip such steps: guard=Guard("skip"), or Guard("halve"), which halves the rate too'

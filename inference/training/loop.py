@@ -106,7 +106,7 @@ class Log:
         self.plan, self.watched, self.checks = plan, watched, checks
         executor, shown = plan.recording.executor, plan.progress and plan.processes.is_first
         what = f"training ({executor})" if executor else "training"
-        self.bar = progress_bar(plan.epochs * plan.source.steps, "step", shown, what)
+        self.bar = progress_bar(plan.epochs * plan.source.steps, shown, what)
 
     def close(self) -> None:
         self.bar.close()
@@ -166,9 +166,8 @@ def _warn_of_dead_facets(run: Run, watched: Observed) -> None:
     for (name, prior), gate in zip(model.priors.items(), model.gates.tolist(), strict=True):
         measures = {}
         if not run.guide.deterministic:
-            measures["KL(z)"] = last[f"kl_z_{name}"] + (
-                0.0 if prior.shares_density else last.get(f"kl_c_{name}", 0.0)
-            )
+            kl_c = 0.0 if prior.shares_density else last.get(f"kl_c_{name}", 0.0)
+            measures["KL(z)"] = last[f"kl_z_{name}"] + kl_c
             if name in model.shared:  # once per group, not once per datum
                 measures["KL(z)"] *= len(watched) / len(watched.given["group"].unique())
         if name in model.inferred and prior.num_components > 1:

@@ -126,7 +126,7 @@ def kl_by_class(kl: ArrayLike, label: ArrayLike, block_dim: int) -> Figure:
     across, down = "latents, a block for each class", "class of the data"
     width = max(0.16 * table.shape[1], text_width([across], 8))
     height = max(0.2 * len(classes), text_width([down], 8))
-    figure, axes = new_figure(1.5 + width, 1 + height, 1, 1)
+    figure, axes = new_figure(1.5 + width, 1 + height, 1)
     ax = axes.flat[0]
     drawn = ax.imshow(table, aspect="auto", cmap="Blues", vmin=0)
     for edge in range(block_dim, table.shape[1], block_dim):
@@ -146,7 +146,7 @@ def kl_of_blocks(kl: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
 
     :param kl: KL in nats, by the items compared, then by kind of latent.
     """
-    figure, axes = new_figure(2.9 * len(kl), 2.6, 1, len(kl))
+    figure, axes = new_figure(2.9 * len(kl), 2.6, len(kl))
     for ax, (name, kinds) in zip(axes.flat, kl.items(), strict=True):
         ax.sharey(axes.flat[0])
         start = 0
@@ -174,7 +174,7 @@ def latent_scatter(z: ArrayLike, label: ArrayLike) -> Figure:
     z, label = np.asarray(z), np.asarray(label)
     chosen = np.random.default_rng(0).permutation(len(z))[:MOST]
     first, second = np.argsort(-z.var(0))[:2] if z.shape[1] > 1 else (0, 0)
-    figure, axes = new_figure(4.0, 3.8, 1, 1)
+    figure, axes = new_figure(4.0, 3.8, 1)
     ax = axes.flat[0]
     for style, k in zip(styles(), np.unique(label), strict=False):
         own = chosen[label[chosen] == k]

@@ -30,7 +30,7 @@ def grouped_boxes(
     """
     settings = list(next(iter(values.values())))
     entries = max(1, min(len(values), int(7 / (BESIDE_TEXT + text_width(values, 7)))))
-    figure, axes = new_figure(7, 3.2 + 0.15 * ceil(len(values) / entries), 1, 1)
+    figure, axes = new_figure(7, 3.2 + 0.15 * ceil(len(values) / entries), 1)
     ax = axes.flat[0]
     width = 0.8 / len(values)
     for i, (style, (name, groups)) in enumerate(zip(styles(), values.items(), strict=False)):
@@ -65,7 +65,7 @@ def grouped_points(
 
     :param points: x and y values of each group.
     """
-    figure, axes = new_figure(2.4 * len(points), 2.5, 1, len(points))
+    figure, axes = new_figure(2.4 * len(points), 2.5, len(points))
     for ax, style, (group, (x, y)) in zip(axes.flat, styles(), points.items(), strict=False):
         ax.plot(x, y, "o", color=style["color"], markersize=4)
         slope, intercept = np.polyfit(x, y, 1)
@@ -85,7 +85,7 @@ def grouped_curves(
 
     :param curves: x and y values by the items compared, then by setting.
     """
-    figure, axes = new_figure(3 * len(curves), 2.8, 1, len(curves))
+    figure, axes = new_figure(3 * len(curves), 2.8, len(curves))
     for ax, (name, lines) in zip(axes.flat, curves.items(), strict=True):
         ax.sharey(axes.flat[0])
         ax.xaxis.set_major_locator(MaxNLocator(4))
@@ -104,7 +104,7 @@ def paired_changes(gains: Mapping[str, Mapping[str, Sequence[float]]], xlabel: s
     :param gains: of each run, by measure, then by change.
     """
     changes = list(next(iter(gains.values())))
-    figure, axes = new_figure(2.4 * len(gains) + 1.2, 0.24 * len(changes) + 0.9, 1, len(gains))
+    figure, axes = new_figure(2.4 * len(gains) + 1.2, 0.24 * len(changes) + 0.9, len(gains))
     at = np.arange(len(changes))[::-1]
     for ax, style, (measure, by_change) in zip(axes.flat, styles(), gains.items(), strict=False):
         values = [np.asarray(by_change[change]) for change in changes]
