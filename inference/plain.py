@@ -17,11 +17,11 @@ from pyro import poutine
 from pyro.infer import ELBO
 from pyro.poutine import Trace
 from pyro.poutine.messenger import Messenger
-from pyro.poutine.subsample_messenger import _Subsample
 from torch import Tensor, nn
 
 from guides.base import FacetGuide, Rows
 from guides.discrete import Needs
+from inference.objectives.direct import site_densities
 from inference.runner import SVIRunner
 from ppl_models.base import FacetModel, Input
 from ppl_models.given.arrays import as_numbers
@@ -217,20 +217,13 @@ def plain_programs(
 
 def _check_sites(model: Trace, guide: Trace) -> None:
     """:raises ValueError: if nothing is observed, or the guide draws what the model has not."""
-    drawn = [
-        {
-            name: site
-            for name, site in trace.nodes.items()
-            if site["type"] == "sample" and not isinstance(site["fn"], _Subsample)
-        }
-        for trace in (model, guide)
-    ]
-    if not any(site["is_observed"] for site in drawn[0].values()):
+    known = dict(site_densities(model))
+    if not any(site["is_observed"] for site in known.values()):
         raise ValueError("the model observes nothing: give all of its inputs, such as y=")
-    for name, site in drawn[1].items():
-        if name not in drawn[0] and not (site["is_observed"] or site["infer"].get("is_auxiliary")):
+    for name, site in site_densities(guide):
+        if name not in known and not (site["is_observed"] or site["infer"].get("is_auxiliary")):
             raise ValueError(
-                f"the guide draws {name!r}, which the model has not: it has {[*drawn[0]]}"
+                f"the guide draws {name!r}, which the model has not: it has {[*known]}"
             )
 
 

@@ -29,6 +29,7 @@ from ppl_models import (
 )
 from ppl_models.categories import CodedLikelihood
 from ppl_models.configurable import from_config, to_config
+from ppl_models.given.arrays import as_objects
 from ppl_models.given.checks import check_kind
 from ppl_models.given.frames import (
     Form,
@@ -143,9 +144,7 @@ class CodedColumn(Column):
         return codes
 
     def values(self, codes: np.ndarray) -> np.ndarray:
-        levels = np.empty(len(self.levels), object)
-        levels[:] = self.levels
-        return _with_gaps(levels[self._places(codes)], codes)
+        return _with_gaps(as_objects(self.levels)[self._places(codes)], codes)
 
     def _places(self, codes: np.ndarray) -> np.ndarray:
         return np.nan_to_num(codes).round().astype(int).clip(0, len(self.levels) - 1)

@@ -373,23 +373,19 @@ def _further(x: np.ndarray, found: FacetSum, seed: int) -> FacetSum | None:
 
 def _shared(labels: Sequence[np.ndarray]) -> float:
     """The most that two facets have in common, as a share of the smaller entropy."""
-    pairs = combinations(labels, 2)
-    return max((_share(*pair) for pair in pairs), default=0.0)
-
-
-def _share(a: np.ndarray, b: np.ndarray) -> float:
-    least = min(entropy(np.bincount(a)), entropy(np.bincount(b)))
-    return float(shared_information([a, b]) / least) if least else 0.0
+    most = 0.0
+    for pair in combinations(labels, 2):
+        least = min(entropy(np.bincount(label)) for label in pair)
+        most = max(most, shared_information(pair) / least if least else 0.0)
+    return most
 
 
 def _is_likelier(x: np.ndarray, more: Sequence[int], fewer: Sequence[int], seed: int) -> bool:
     """Whether a half of the rows makes the others likelier with more facets than with fewer."""
     halves = np.array_split(np.random.default_rng(seed).permutation(len(x)), 2)
-    gain = np.concatenate(
-        [
-            _likeliest(_starts(x[a], more, seed), x[a]).log_density(x[b])
-            - _likeliest(_starts(x[a], fewer, seed), x[a]).log_density(x[b])
-            for a, b in (halves, halves[::-1])
-        ]
-    )
+    gains = []
+    for a, b in (halves, halves[::-1]):
+        one, other = (_likeliest(_starts(x[a], k, seed), x[a]) for k in (more, fewer))
+        gains.append(one.log_density(x[b]) - other.log_density(x[b]))
+    gain = np.concatenate(gains)
     return bool(gain.mean() > LIKELIER * gain.std() / np.sqrt(len(gain)))

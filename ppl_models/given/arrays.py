@@ -161,9 +161,8 @@ def _unmasked(x: Any) -> np.ndarray:
     """NaN where masked; integers become floats if any is masked."""
     if not is_masked(x):
         return np.asarray(x)
-    return (x.astype(float) if x.dtype.kind in "bui" else x).filled(
-        nan if x.dtype.kind in "buifO" else None
-    )
+    fill = nan if x.dtype.kind in "buifO" else None
+    return (x.astype(float) if x.dtype.kind in "bui" else x).filled(fill)
 
 
 def numbers_of(array: np.ndarray, name: str) -> np.ndarray:
