@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["as_line", "check_record", "plain"]
+__all__ = ["as_line", "plain"]
 
 # Levels of lists and dictionaries within each other.
 DEEPEST = 50

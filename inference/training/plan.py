@@ -25,7 +25,7 @@ from ppl_models.configurable import to_config
 from ppl_models.given.arrays import as_numbers
 from ppl_models.given.checks import check_count, check_kind
 
-__all__ = ["FitPlan", "check_callbacks"]
+__all__ = ["FitPlan"]
 
 # Recording takes less time than it saves in so many steps, and compiling in so many.
 STEPS_THAT_PAY, STEPS_THAT_PAY_COMPILING = 500, 4000
