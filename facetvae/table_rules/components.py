@@ -23,7 +23,7 @@ RESIDUAL_SHARE = (0.1, 0.6)
 
 def rank(x: np.ndarray) -> int:
     """The number of dimensions in which data ``[N, D]`` vary, in single precision."""
-    rows = filled(some_rows(x, most=MAX_ROWS))
+    rows = some_rows(x, most=MAX_ROWS)
     return int(np.linalg.matrix_rank(rows - rows.mean(0), rtol=1e-5))
 
 
@@ -31,19 +31,11 @@ def principal_dimensions(x: np.ndarray, at_least: int, at_most: int, seed: int =
     """How many principal components of standardized ``x`` ``[N, D]`` exceed the 95 % quantile of
     shuffled columns (parallel analysis; Horn, 1965), within bounds.
     """
-    rows = filled(some_rows(x, most=MAX_ROWS))
+    rows = some_rows(x, most=MAX_ROWS)
     rng = np.random.default_rng(seed)
     chance = np.quantile([_spectrum(rng.permuted(rows, axis=0)) for _ in range(20)], 0.95, axis=0)
     more = _spectrum(rows) > chance
     return int(np.clip(more.argmin() if not more.all() else len(more), at_least, at_most))
-
-
-def filled(rows: np.ndarray) -> np.ndarray:
-    """Rows ``[N, D]`` whose gaps hold their column's mean: an array, whatever scikit-learn is set
-    to give the user.
-    """
-    imputer = SimpleImputer(keep_empty_features=True).set_output(transform="default")
-    return imputer.fit_transform(rows)
 
 
 def _spectrum(x: np.ndarray) -> np.ndarray:
@@ -92,7 +84,8 @@ def residual_scale(x: np.ndarray, dim: int) -> float:
     k = min(dim, rows.shape[1] - 1, len(rows) - 1)
     if k < 1:
         return high
-    complete = filled(rows) if missing.any() else rows
+    imputer = SimpleImputer(keep_empty_features=True).set_output(transform="default")
+    complete = imputer.fit_transform(rows) if missing.any() else rows
     with np.errstate(invalid="ignore"):  # shares of the variance of constant data
         noise = PCA(k, random_state=0).fit(complete).noise_variance_ / (1 - missing.mean())
     return float(np.clip(np.sqrt(noise), low, high))
