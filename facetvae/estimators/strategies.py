@@ -304,9 +304,8 @@ class SubspaceStrategy(FitStrategy):
         view, some = self.chosen.view, some_rows(x)
         guide, subspaces = self._standard(x, label)
         if view.linear or self.linear is not None:
-            set_linear(
-                guide, subspaces, view.completed(some) if self.linear else view.numbers(some)
-            )
+            rows = view.completed(some) if self.linear else view.numbers(some)
+            set_linear(guide, subspaces, rows)
         else:
             self._fit_networks(guide, lambda part: subspaces.sources(view.numbers(part)), x)
         return guide

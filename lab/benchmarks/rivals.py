@@ -91,7 +91,8 @@ class Data:
 
     @property
     def for_rivals(self) -> np.ndarray:
-        x = np.where(np.isnan(self.x), np.nanmean(self.x, 0), self.x)
+        gaps = np.isnan(self.x)
+        x = np.where(gaps, np.nanmean(self.x, 0), self.x) if gaps.any() else self.x
         return StandardScaler().fit_transform(x) if self.mixed_units else x
 
 
