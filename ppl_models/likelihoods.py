@@ -244,6 +244,12 @@ class Incomplete(Likelihood):
         return self.likelihood.features(x.nan_to_num(self.fill) if fill is None else fill(x))
 
     def features_shape(self, x_shape: Sequence[int]) -> tuple[int, ...]:
+        """:raises ValueError: if ``fill`` is of rows of another length."""
+        if self.by_others is not None and tuple(x_shape) != tuple(self.by_others.loc.shape):
+            raise ValueError(
+                f"fill is of rows of {len(self.by_others.loc)} numbers, but x has the shape "
+                f"{tuple(x_shape)}: give one that is fitted to such rows"
+            )
         return self.likelihood.features_shape(x_shape)
 
     def output_shape(self, x_shape: Sequence[int]) -> tuple[int, ...]:
@@ -263,7 +269,7 @@ class Incomplete(Likelihood):
             self.likelihood.check(there)
 
     def extra_repr(self) -> str:
-        return f"fill={self.fill:.4g}"
+        return "" if self.by_others is not None else f"fill={self.fill:.4g}"
 
 
 class DiscretizedLogistic(Likelihood):

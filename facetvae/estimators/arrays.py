@@ -19,7 +19,7 @@ from facetvae.estimators.encoding import Encoding, encoding_of
 from facetvae.estimators.gaps import drawn, fitted_fill, means
 from facetvae.estimators.words import reads_as_number
 from facetvae.table_rules.components import residual_scale
-from facetvae.table_rules.linear_model import Rows
+from facetvae.table_rules.linear_model import FilledRows
 from facetvae.table_rules.rows import DISTINCT, has_missing, some_rows
 from ppl_models import Bernoulli, FactorFill, Incomplete, Likelihood, Normal
 from ppl_models.given.arrays import (
@@ -39,6 +39,7 @@ from ppl_models.given.frames import (
     replaced,
 )
 from ppl_models.given.labels import with_unknown
+from ppl_models.likelihood_base import rebuilt
 from ppl_models.networks import Architecture
 
 # What to do with columns that hold no numbers.
@@ -78,10 +79,10 @@ class View:
         """Encoded data with draws in their gaps, given what is there, where they are numbers."""
         return x if self.gaps is None else drawn(self.gaps, x).astype(x.dtype)
 
-    def rows(self, x: np.ndarray) -> Rows:
+    def filled(self, x: np.ndarray) -> FilledRows:
         """Encoded data as a linear model looks at them."""
         seen = x if self.gaps is None else means(self.gaps, x)
-        return Rows(self.completed(x).astype(float), seen.astype(float), ~np.isnan(x))
+        return FilledRows(self.completed(x).astype(float), seen.astype(float), ~np.isnan(x))
 
     def unit(self, x: np.ndarray) -> np.ndarray:
         """What encoded columns are multiplied by to be these numbers ``[D]``, where that is all."""
@@ -190,14 +191,18 @@ class Reader:
             return Bernoulli()
         return Normal(residual_scale(x / 255 if x.dtype == np.uint8 else x, dim))
 
-    def completed(self, likelihood: Likelihood, x: np.ndarray, encoding: Encoding) -> Likelihood:
+    def completed(
+        self, likelihood: Likelihood, x: np.ndarray, encoding: Encoding, fill: FactorFill | None
+    ) -> Likelihood:
         """The user's or the default one, with what encoded data add to it: in gaps encoders see the
         mean given a row's other entries, or in images that of all entries.
+
+        :param fill: fitted to these data, if it is.
         """
         if likelihood.takes_missing or not encoding.missing:
             return likelihood
         if encoding.of_real_columns:
-            return Incomplete(likelihood, fitted_fill(x).float())
+            return Incomplete(likelihood, rebuilt(fill or fitted_fill(x)))
         mean = np.nan_to_num(np.nanmean(some_rows(x), dtype=float))
         return Incomplete(likelihood, float(np.clip(mean, *likelihood.support)))
 

@@ -172,8 +172,14 @@ class FacetEstimator(BaseEstimator):
             _warn_of_variance(X)
         return self.encoding_.encode(X)
 
-    def _chosen(self, x: np.ndarray, dim: int, network: Architecture) -> Chosen:
-        """The user's settings, and for the rest those chosen from the data."""
+    def _chosen(
+        self, x: np.ndarray, dim: int, network: Architecture, view: View | None = None
+    ) -> Chosen:
+        """The user's settings, and for the rest those chosen from the data.
+
+        :param view: how a start sees them, if that matters.
+        """
+        view = View() if view is None else view
         likelihood, batch_size = self.likelihood, self.batch_size
         if self._architecture is not None:
             what = "an architecture, such as MLPLadder() or SharedMLP()"
@@ -184,13 +190,14 @@ class FacetEstimator(BaseEstimator):
         if batch_size is None:
             batch_size = default_batch_size(len(x))
         return Chosen(
-            self.reader_.completed(likelihood, x, self.encoding_),
+            self.reader_.completed(likelihood, x, self.encoding_, view.gaps),
             network if self._architecture is None else self._architecture,
             check_count("batch_size", batch_size),
             None if self.epochs is None else check_count("epochs", self.epochs),
             check_positive("learning_rate", self.learning_rate),
             drawn_seed(self.random_state),
             self.device,
+            view,
             verbose=self.verbose,
         )
 

@@ -613,7 +613,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     ) -> LadderStrategy:
         (names, dims), shape = self._dims(x, names), x.shape[1:]
         network = self._architecture or default_network(shape, len(names))
-        chosen = replace(self._chosen(x, sum(dims.values()), network), view=view)
+        chosen = self._chosen(x, sum(dims.values()), network, view)
         share = min(1.0, max(LEAST_SHARE, ENTRIES / prod(shape)))
         alone, further, together = (round(share * steps) for steps in STEPS)
         lengths = chosen.lengths(len(x), (alone, *[further] * (len(names) - 1), together))
@@ -637,8 +637,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     ) -> Any:
         shape = x.shape[1:]
         chosen = replace(
-            self._chosen(x, dim, self.reader_.network(shape, view)),
-            view=view,
+            self._chosen(x, dim, self.reader_.network(shape, view), view),
             deep=HOW_DEEP.get(self.network, True if self.epochs else None),
         )
         steps = steps or (SUBSPACE_STEPS[1:] if view.linear else SUBSPACE_STEPS)

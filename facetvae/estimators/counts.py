@@ -206,7 +206,9 @@ class CountsReader(Reader):
     def likelihood(self, x: Any, encoding: Encoding, dim: int) -> Likelihood:
         return DirichletMultinomial()
 
-    def completed(self, likelihood: Likelihood, x: Any, encoding: Encoding) -> Likelihood:
+    def completed(
+        self, likelihood: Likelihood, x: Any, encoding: Encoding, fill: Any
+    ) -> Likelihood:
         """With a typical total, and the shares of the columns."""
         return likelihood.fitted(x) if isinstance(likelihood, Multinomial) else likelihood
 

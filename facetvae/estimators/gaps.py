@@ -21,18 +21,18 @@ def fitted_fill(x: np.ndarray) -> FactorFill:
     it. In double precision.
     """
     rows = torch.as_tensor(some_rows(x, most=MAX_ROWS)).double()
-    there, values = ~rows.isnan(), rows.nan_to_num()
+    there, values = (~rows.isnan()).double(), rows.nan_to_num()
     (N, D), number = rows.shape, there.sum(0).clamp(min=1)
     k = max(1, min(FACTORS, D - 1, N // ROWS_PER_FACTOR))
     loc = values.sum(0) / number
-    _, s, vt = torch.linalg.svd(torch.where(there, rows - loc, 0.0), full_matrices=False)
+    _, s, vt = torch.linalg.svd((values - loc) * there, full_matrices=False)
     found = _fill(vt[:k] * s[:k, None] / N**0.5, loc, torch.full((D,), 0.5).double())
     for _ in range(STEPS):
         mean, precision = found.posterior(rows)
         z = torch.cat([mean, torch.ones(N, 1).double()], 1)
         second = z.unsqueeze(2) * z.unsqueeze(1)
         second[:, :k, :k] += torch.linalg.inv(precision)
-        sums = (there.double().T @ second.flatten(1)).unflatten(1, (k + 1, k + 1))
+        sums = (there.T @ second.flatten(1)).unflatten(1, (k + 1, k + 1))
         with_z = values.T @ z
         weights = torch.linalg.solve(sums + RIDGE * torch.eye(k + 1), with_z)
         noise = (values.square().sum(0) - (weights * with_z).sum(1)) / number

@@ -311,7 +311,7 @@ class SubspaceStrategy(FitStrategy):
         return guide
 
     def with_model(self, x: np.ndarray, label: Labels, told: bool) -> SubspaceStrategy:
-        """Linear maps of complete numbers; they are trained where what they leave shows a curve, or
+        """Linear maps of numbers; they are trained where what they leave shows a curve, or
         labels are known, of which they know nothing, and others always.
         """
         view, likelihood = self.chosen.view, self.chosen.likelihood
@@ -335,7 +335,7 @@ class SubspaceStrategy(FitStrategy):
 
     def _linear(self, x: np.ndarray, facets: Subspaces) -> SubspaceStrategy:
         """With the linear model that these subspaces are part of."""
-        linear = linear_model(self.chosen.view.rows(x), facets)
+        linear = linear_model(self.chosen.view.filled(x), facets)
         return replace(self.with_noise(linear.noise), linear=linear)
 
     def with_noise(self, scale: np.ndarray) -> Any:

@@ -37,7 +37,7 @@ class LinearModel:
     noise: np.ndarray
     variances: np.ndarray
 
-    def bound(self, rows: Rows) -> float:
+    def bound(self, rows: FilledRows) -> float:
         """The mean ELBO under a standard normal prior, in nats."""
         means, variances = self.subspaces.sources(rows.seen), self.variances
         left = np.square(rows.seen - self.subspaces.loc - means @ self.decoder)
@@ -48,7 +48,7 @@ class LinearModel:
 
 
 @dataclass(frozen=True)
-class Rows:
+class FilledRows:
     """Rows of a standardized table ``[N, D]``, each three times.
 
     :ivar drawn: with draws in the gaps, so that they vary as complete rows would.
@@ -60,12 +60,12 @@ class Rows:
     seen: np.ndarray
     there: np.ndarray
 
-    def __getitem__(self, rows: Any) -> Rows:
-        return Rows(self.drawn[rows], self.seen[rows], self.there[rows])
+    def __getitem__(self, rows: Any) -> FilledRows:
+        return FilledRows(self.drawn[rows], self.seen[rows], self.there[rows])
 
 
 @on_one_thread
-def linear_model(x: Rows, facets: Subspaces) -> LinearModel:
+def linear_model(x: FilledRows, facets: Subspaces) -> LinearModel:
     """The linear model of the facets' coordinates and as many principal components of what these
     leave as make held-out rows likeliest.
     """
@@ -102,7 +102,7 @@ def _back(z: np.ndarray, x: np.ndarray) -> np.ndarray:
     return np.linalg.lstsq(z.T @ z, z.T @ x, rcond=None)[0]
 
 
-def _fitted(rows: Rows, facets: Subspaces, beside: np.ndarray) -> LinearModel:
+def _fitted(rows: FilledRows, facets: Subspaces, beside: np.ndarray) -> LinearModel:
     """With the noise at which the bound is largest.
 
     :param beside: maps to components ``[k, D]``, of variance 1. Their prior is the standard normal

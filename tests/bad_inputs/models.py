@@ -401,6 +401,13 @@ LIKELIHOODS = {
         ("range: noise", lambda: FactorFill([[1.0]], [0.0], [0.0]), "and noise above 0"),
         ("nan: weights", lambda: FactorFill([[NAN]], [0.0], [1.0]), "must be finite"),
     ],
+    "Incomplete.features_shape": [
+        (
+            "misfit: data",
+            lambda: Incomplete(Normal(0.3), FactorFill([[1.0]], [0.0], [1.0])).features_shape((6,)),
+            "fill is of rows of 1 numbers, but x has the shape",
+        )
+    ],
     "Incomplete": [
         ("type: no likelihood", lambda: Incomplete(0.3), "likelihood must be a likelihood, such"),
         ("misfit: twice", lambda: Incomplete(Incomplete(Normal(0.3))), "must be of single entries"),

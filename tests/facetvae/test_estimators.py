@@ -58,7 +58,7 @@ from facetvae.estimators.strategies import are_pictures, facets_found
 from facetvae.estimators.training import LOOKS, StopConverged, converged
 from facetvae.table_rules import outliers
 from facetvae.table_rules.components import RESIDUAL_SHARE, residual_scale
-from facetvae.table_rules.linear_model import Rows, linear_model
+from facetvae.table_rules.linear_model import FilledRows, linear_model
 from facetvae.table_rules.outliers import Outliers
 from facetvae.table_rules.subspaces import Subspaces, independent_subspaces
 from guides import FacetGuide, VaDEGuide
@@ -641,8 +641,8 @@ def test_a_linear_model_describes_what_facets_leave(n: int, loss: float) -> None
         assert np.isfinite(linear_model(columns, own).bound(columns)), "copies, constants, few rows"
 
 
-def complete(x: np.ndarray) -> Rows:
-    return Rows(x, x, np.ones(x.shape, bool))
+def complete(x: np.ndarray) -> FilledRows:
+    return FilledRows(x, x, np.ones(x.shape, bool))
 
 
 def test_a_table_gets_the_noise_of_its_columns() -> None:
@@ -1104,7 +1104,7 @@ def test_whole_numbers_are_no_clusters(kind: str, columns: int) -> None:
     assert facets_found((grouped - grouped.mean(0)) / grouped.std(0), 0, View()).numbers == [2]
 
 
-# Rows among others, and rows that many others are equal or close to.
+# FilledRows among others, and rows that many others are equal or close to.
 USUAL: dict[str, Callable[[np.random.Generator], np.ndarray]] = {
     "few": lambda rng: rng.standard_cauchy((40, 3)),
     "integers": lambda rng: rng.poisson(3.0, (500, 4)).astype(float),

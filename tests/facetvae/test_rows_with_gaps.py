@@ -1,5 +1,5 @@
 """Tables with gaps: these are filled by what is there before facets are looked for, and the
-posterior of a row with a gap is improved before anything is read from it.
+posterior of a row with a gap is improved before what it lacks is read from it.
 """
 
 from __future__ import annotations
@@ -185,13 +185,13 @@ def test_models_of_tables_with_gaps_are_near_the_density(share: float) -> None:
     facet = np.linalg.solve(covariance, loadings[0])[None]
     facets = Subspaces(np.zeros(12), [facet / np.sqrt(facet @ covariance @ facet.T)])
     view = View(gaps=fill)
-    model = linear_model(view.rows(x[:1000]), facets)
-    assert known - 0.4 < model.bound(view.rows(x[1000:])) < known + 0.05
+    model = linear_model(view.filled(x[:1000]), facets)
+    assert known - 0.4 < model.bound(view.filled(x[1000:])) < known + 0.05
 
 
 def test_gaps_leave_facets_as_they_are() -> None:
-    """Filled with the mean, a tenth of the entries cost this table one of five clusters in three,
-    and the labeling of three, of which 0.58 was told.
+    """With the column's mean in a tenth of the entries, two clusters were found of the labeling of
+    five, which told 0.58 of it.
     """
     drawn = labelings(400, (3, 5), seed=1)
     x = np.where(np.random.default_rng(0).random(drawn.x.shape) < 0.1, np.nan, drawn.x)
