@@ -658,6 +658,7 @@ def views_found(x: np.ndarray, seed: int, view: View, count: FacetCount | None) 
             found.statistics,
             numbers,
             loc,
+            np.cov(rows.T),
             maps,
             facet.tree.mixture,
             facet.tree.clusters_at(facet.tree.modes),

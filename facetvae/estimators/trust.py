@@ -9,12 +9,14 @@ from typing import Any
 
 import narwhals.stable.v2 as nw
 import numpy as np
+import torch
 from scipy.sparse import issparse
 from sklearn.base import clone
 from sklearn.covariance import LedoitWolf
 from sklearn.metrics import adjusted_rand_score
 from sklearn.model_selection import train_test_split
 
+from facetvae.estimators.gaps import fitted_fill
 from facetvae.table_rules.rows import has_missing
 from inference.markdown import table
 from ppl_models.given.checks import check_size
@@ -32,7 +34,7 @@ class Trust:
     :ivar bounds: nats per row of the halves that fits have not seen, by what is fitted: a lower
         bound of ``"this model"``, of ``"linear maps"`` if its networks are trained, and of
         ``"shuffled columns"`` (this model, without what ties columns); the log-density of
-        ``"one normal"``, where columns are complete real numbers.
+        ``"one normal"``, where columns are real numbers.
     """
 
     found_again: dict[str, list[float]]
@@ -81,7 +83,7 @@ def trusted(estimator: Any, X: Any, repeats: int) -> Trust:
         if simple and any(fit.settings_["model"].startswith("deep") for fit in fits):
             linear = [_fit(estimator, half, seed, **simple) for half in halves]
             bounds["linear maps"] = _bound(linear, halves)
-        if fits[0].encoding_.of_real_columns and not has_missing(fits[0].encode(X)):
+        if fits[0].encoding_.of_real_columns:
             bounds["one normal"] = _one_normal(fits[0], *halves)
         shuffled = [_shuffled(half, seed) for half in halves]
         by_chance = [_fit(estimator, half, seed, **simple) for half in shuffled]
@@ -120,11 +122,13 @@ def _bound(fits: Sequence[Any], halves: Sequence[Any]) -> float:
 
 def _one_normal(fitted: Any, first: Any, second: Any) -> float:
     """Mean log-density, in nats per row, of the second rows under a normal fitted to the first."""
-    x = [fitted.encode(rows) for rows in (first, second)]
-    normal = LedoitWolf().fit(x[0][~fitted.outliers_])
-    return float(
-        normal.score(x[1]) - fitted.encoding_.log_volume(fitted._later_data(second)).mean()
-    )
+    (own, other), outliers = map(fitted.encode, (first, second)), fitted.outliers_
+    if has_missing(own) or has_missing(other):
+        density = fitted_fill(own[~outliers]).log_prob(torch.as_tensor(other).double()).mean()
+    else:
+        density = LedoitWolf().fit(own[~outliers]).score(other)
+    volume = fitted.encoding_.log_volume(fitted._later_data(second)).mean()
+    return float(density - volume)
 
 
 def _shuffled(X: Any, seed: int) -> Any:

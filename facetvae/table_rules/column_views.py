@@ -24,6 +24,7 @@ from sklearn.mixture import GaussianMixture
 from facetvae.table_rules.grids import JOINT, grid_of, shared_information
 from facetvae.table_rules.known import allowed, starts_of, sureness
 from facetvae.table_rules.merging import fitted_mixture, on_one_thread
+from facetvae.table_rules.normals import conditional_means, covariance_of, log_normal
 from facetvae.table_rules.rows import some_rows
 
 # Most columns and rows in which views are looked for.
@@ -84,6 +85,17 @@ class Statistics:
     def alone(self) -> np.ndarray:
         """BIC, as a log-density, of each column by itself ``[D]``."""
         return self.expected(np.ones((len(self.values), 1))) - self.cost
+
+    @cached_property
+    def unit(self) -> np.ndarray:
+        """The numbers, each column with mean 0 and variance 1 ``[N, m]``."""
+        own = self.values[:, self.numbers]
+        return (own - np.nanmean(own, 0)) / np.maximum(np.nanstd(own, 0), SMALL)
+
+    @cached_property
+    def covariance(self) -> np.ndarray:
+        """Of :attr:`unit`, as one normal has it ``[m, m]``."""
+        return covariance_of(self.unit)
 
     def coefficients(self, r: np.ndarray) -> np.ndarray:
         """Of the features in each column's log-density, ``[F, K]``, in clusters with the
@@ -218,7 +230,8 @@ class SubspaceView:
 
     :ivar fitted: the rows that it was fitted to.
     :ivar columns: the numbers of these columns.
-    :ivar loc: their means ``[D]``, which gaps hold, too.
+    :ivar loc: their means ``[D]``.
+    :ivar covariance: ``[D, D]``, by which gaps are filled.
     :ivar maps: to the subspace's coordinates ``[d, D]``.
     :ivar mixture: in these (scikit-learn's).
     :ivar part: the cluster of each of its components.
@@ -227,6 +240,7 @@ class SubspaceView:
     fitted: Statistics
     columns: np.ndarray
     loc: np.ndarray
+    covariance: np.ndarray
     maps: np.ndarray
     mixture: GaussianMixture
     part: np.ndarray
@@ -262,7 +276,8 @@ class SubspaceView:
         return self.mixture.predict_proba(self._coordinates(rows)) @ members
 
     def _coordinates(self, rows: Statistics) -> np.ndarray:
-        return np.nan_to_num(rows.values[:, self.columns] - self.loc) @ self.maps.T
+        apart = rows.values[:, self.columns] - self.loc
+        return conditional_means(apart, self.covariance) @ self.maps.T
 
 
 @dataclass(frozen=True)
@@ -492,19 +507,15 @@ def _clusters_of(z: np.ndarray, k: int, seed: int = 0) -> np.ndarray:
 
 
 def _gain_of_one_normal(fitted: Statistics, columns: np.ndarray) -> float:
-    """What BIC, as a log-density, gains if a view's numbers are jointly normal: by complete rows,
-    of each two entries that are there.
-    """
-    x = fitted.values[:, np.intersect1d(columns, fitted.numbers)]
-    there, d = ~np.isnan(x), x.shape[1]
-    whole = x[there.all(1)]
-    if d < 2 or len(whole) <= d:
+    """What BIC, as a log-density, gains if a view's numbers are jointly normal."""
+    own = np.isin(fitted.numbers, columns)
+    d = int(own.sum())
+    if d < 2:
         return 0.0
-    correlation = np.corrcoef(whole.T) + LEAST * np.eye(d)
-    gain = -np.linalg.slogdet(correlation / (1 + LEAST))[1] / 2
-    gain -= np.log(len(whole)) * d * (d - 1) / 4 / len(whole)
-    pairs = there.sum(1) * (there.sum(1) - 1) / (d * (d - 1))
-    return float(gain * pairs.sum())
+    covariance = fitted.covariance[np.ix_(own, own)]
+    together = log_normal(fitted.unit[:, own], covariance)
+    apart = log_normal(fitted.unit[:, own], np.diag(np.diag(covariance)))
+    return float((together - apart).sum() - np.log(len(fitted.values)) * d * (d - 1) / 4)
 
 
 def _mixture(

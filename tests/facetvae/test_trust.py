@@ -38,8 +38,11 @@ def test_facets_that_are_there_are_found_again() -> None:
     assert "| one normal | -" in str(told)
 
 
-def test_noise_has_no_facet_to_trust() -> None:
-    x = np.random.default_rng(0).normal(size=(300, 4))
+@pytest.mark.parametrize("gaps", [0.0, 0.2])
+def test_noise_has_no_facet_to_trust(gaps: float) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 4))
+    x[rng.random(x.shape) < gaps] = np.nan
     told = MultiFacetClustering(random_state=0).fit(x).trust(x, repeats=1)
     assert (told.found_again, told.by_chance) == ({"facet_0": []}, [])
     np.testing.assert_allclose(told.bounds["this model"], told.bounds["one normal"], atol=0.5)
