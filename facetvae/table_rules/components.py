@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 
 import numpy as np
+from sklearn.covariance import LedoitWolf
 from sklearn.decomposition import PCA
 from sklearn.impute import SimpleImputer
 
@@ -19,6 +20,8 @@ EXCESS, SHUFFLES = 1.2, 5
 # Bounds on the residual's deviation, in the data's own: with less, only the reconstruction would
 # count; with more, latents would have nothing to encode.
 RESIDUAL_SHARE = (0.1, 0.6)
+# Least variance of a standardized column that others do not tell.
+LEAST_UNTOLD = 0.05
 
 
 def rank(x: np.ndarray) -> int:
@@ -60,6 +63,14 @@ def components_beyond_chance(x: np.ndarray, seed: int) -> int:
         if s[k] ** 2 <= EXCESS * chance * full / (dims - k):
             return k
     return NARROW
+
+
+def noise_of(x: np.ndarray) -> np.ndarray:
+    """Deviation of what other columns do not tell of each column of standardized ``x`` ``[N, D]``,
+    by least squares, shrunken: ``[D]``. A column that nothing tells of has 1.
+    """
+    precision = LedoitWolf().fit(some_rows(x, most=MAX_ROWS).astype(float)).precision_
+    return np.sqrt((1 / np.diag(precision)).clip(LEAST_UNTOLD))
 
 
 def squared_singular(x: np.ndarray) -> np.ndarray:

@@ -21,6 +21,7 @@ from sklearn.preprocessing import StandardScaler
 from facetvae.table_rules.components import (
     NARROW,
     components_beyond_chance,
+    noise_of,
     principal_dimensions,
     rank,
 )
@@ -35,8 +36,9 @@ ClusterNeighbors = Callable[..., np.ndarray]
 
 # Most rows whose neighbors are looked for, and that tell whether bounded values are columns.
 MAX_ROWS, FEW_ROWS = 2000, 1000
-# Starts of ICA: a rotation that has not come apart makes one group of two.
-STARTS = 3
+# Deviations of a column beyond which an entry counts as so far: a few of heavy tails would turn
+# coordinates towards themselves.
+FAR = 4.0
 # Information that three facets share beyond what each two do, in nats, from which on they are one:
 # three ways to halve four clusters share 0.69.
 JOINT_THREE = 0.2
@@ -246,22 +248,25 @@ def number_of_facets(
     neighbors = np.zeros(len(x), int) if few else cluster_neighbors(rows, seed=seed)
     combined = len(np.unique(neighbors))
     dim, numbers = most, {most}
+    near = x.clip(-FAR, FAR)
+    unit = noise_of(near)
+    y = near / unit  # principal components lose least where all noise is equal
     if dims is None:
-        dim = principal_dimensions(x, 1, most, seed)
-        numbers = {dim, components_beyond_chance(x, seed)} - {0}
+        dim = principal_dimensions(near, 1, most, seed)
+        numbers = {dim, components_beyond_chance(y, seed)} - {0}
     # Few rows may show in few dimensions what is lost in more; weak labelings are the reverse.
     counts: list[FacetCount] = []
     for m in sorted(numbers, reverse=True):
-        for count in _count_in(x, m, seed):
-            if count.number > max((c.number for c in counts), default=0):
-                say(f"sees {', '.join(map(str, count.facets))}")
-            counts.append(count)
-    again = [_tested_again(count, x, seed, len(counts)) for count in counts]
+        count = _count_in(y, m, seed)
+        if count.number > max((c.number for c in counts), default=0):
+            say(f"sees {', '.join(map(str, count.facets))}")
+        counts.append(count)
+    again = [_tested_again(count, y, seed, len(counts)) for count in counts]
     best, _ = max(zip(again, counts, strict=True), key=lambda two: [c.number for c in two])
     clear = min((facet.tree.heights.min() for facet in best.facets), default=1.0) < CLEAR
     if best.number and (clear if combined == 1 else combined <= 2 * prod(best.numbers)):
-        best = _grids_split(best, x, seed)
-        found = replace(_sharpened(best, x, seed), combined=combined)
+        best = _sharpened(_grids_split(best, y, seed), y, seed)
+        found = replace(best, loc=best.loc * unit, maps=best.maps / unit, combined=combined)
     else:
         found = _count_whole(x, dim, combined, seed)
     return replace(found, shared=_least_share(found, x, neighbors))
@@ -280,37 +285,31 @@ def clusters_in_subspaces(cluster_neighbors: ClusterNeighbors, x: np.ndarray) ->
     return number_of_facets(cluster_neighbors, rows).in_subspaces
 
 
-def _count_in(x: np.ndarray, dim: int, seed: int) -> Iterator[FacetCount]:
-    """The facets in so many principal components, for each number of groups that ICA ends with."""
-    turns = {}
-    for i in range(STARTS):
-        sources, turned, loc = independent_sources(x, dim, seed + i)
-        group = dependent_groups(sources)
-        turns[group.max()] = group, sources, turned, loc
-    for group, sources, turned, loc in turns.values():
-        groups = [np.flatnonzero(group == g) for g in range(group.max() + 1)]
-        tests = len(groups) * len(turns)
-        found = [_evidence(sources[:, columns], columns, seed, tests) for columns in groups]
-        for columns in _joint(found, sources):
-            found = [alone for alone in found if not np.isin(alone.columns, columns).any()]
-            found.append(_evidence(sources[:, columns], columns, seed, tests))
-        yield FacetCount(_by_clearness(found), loc, turned)
+def _count_in(x: np.ndarray, dim: int, seed: int) -> FacetCount:
+    """The facets in so many principal components."""
+    sources, turned, loc = independent_sources(x, dim, seed)
+    group = dependent_groups(sources)
+    groups = [np.flatnonzero(group == g) for g in range(group.max() + 1)]
+    found = [_evidence(sources[:, own], own, seed, len(groups)) for own in groups]
+    for own in _joint(found, sources):
+        found = [alone for alone in found if not np.isin(alone.columns, own).any()]
+        found.append(_evidence(sources[:, own], own, seed, len(groups)))
+    return FacetCount(_by_clearness(found), loc, turned)
 
 
 def _tested_again(count: FacetCount, x: np.ndarray, seed: int, counts: int) -> FacetCount:
     """Groups that are no facet are, if they pass in the directions that separate their clusters."""
     if not count.number or not count._others:
         return count
-    before = (x - count.loc) @ count.maps.T
-    u = (x - count.loc) @ _in_units_of_noise(count, x, seed).T
+    u = (x - count.loc) @ count.maps.T
     level = LEVEL / (counts * len(count.groups))
 
     def tested(group: SubspaceEvidence) -> SubspaceEvidence:
         if group.is_facet or group.tree.modes < 2:
             return group
-        if np.bincount(group.labels(before), minlength=group.tree.modes).min() < FEWEST:
+        if np.bincount(group.labels(u), minlength=group.tree.modes).min() < FEWEST:
             return group
-        turn, tree = _discriminating(u, before, group, seed)
+        turn, tree = _discriminating(u, group, seed)
         p = min(_dips(u @ turn.T, tree), default=1.0)
         return replace(group, p_value=p, is_facet=p <= level)
 
@@ -407,9 +406,8 @@ def _sharpened(count: FacetCount, x: np.ndarray, seed: int) -> FacetCount:
     """Each facet's coordinates turned, and their number chosen, so that they separate its clusters
     best, since ICA does not look for clusters; the others are what is left.
     """
-    before, maps = (x - count.loc) @ count.maps.T, _in_units_of_noise(count, x, seed)
-    u = (x - count.loc) @ maps.T
-    found = [_discriminating(u, before, facet, seed) for facet in count.facets]
+    u = (x - count.loc) @ count.maps.T
+    found = [_discriminating(u, facet, seed) for facet in count.facets]
     turns = [turn for turn, _ in found]
     rest = null_space(np.concatenate(turns)).T
     turn = np.concatenate([*turns, rest])
@@ -420,31 +418,19 @@ def _sharpened(count: FacetCount, x: np.ndarray, seed: int) -> FacetCount:
     ]
     if len(left):
         groups.append(_left_over(u @ rest.T, left, seed))
-    return FacetCount(_by_clearness(groups), count.loc, turn @ maps)
+    return FacetCount(_by_clearness(groups), count.loc, turn @ count.maps)
 
 
 def _left_over(z: np.ndarray, columns: np.ndarray, seed: int) -> SubspaceEvidence:
     return SubspaceEvidence(columns, merge_tree(z, seed), 1.0, is_facet=False)
 
 
-def _in_units_of_noise(count: FacetCount, x: np.ndarray, seed: int) -> np.ndarray:
-    """Maps ``[m, D]`` to as many principal components, of variance 1, of columns divided by the
-    deviation of what the coordinates leave of them: components lose least where all noise is equal.
-    """
-    x, m = x - count.loc, len(count.maps)
-    u = x @ count.maps.T
-    left = x - u @ np.linalg.lstsq(u, x, rcond=None)[0]
-    noise = np.sqrt(np.maximum((left**2).sum(0) / max(len(x) - m, 1), LEAST_NOISE))
-    pca = PCA(m, random_state=seed).fit(x / noise)
-    return pca.components_ / np.sqrt(pca.explained_variance_)[:, None] / noise
-
-
 def _discriminating(
-    u: np.ndarray, before: np.ndarray, facet: SubspaceEvidence, seed: int
+    u: np.ndarray, facet: SubspaceEvidence, seed: int
 ) -> tuple[np.ndarray, MergeTree]:
     """Directions ``[d, m]`` that separate a facet's clusters best, and how components merge."""
-    k, found = facet.tree.modes, before[:, facet.columns]
-    label = facet.tree.labels(found, k)
+    k = facet.tree.modes
+    label = facet.labels(u)
     for _ in range(TURNS):
         turn = _separating(u, label)
         z = u @ turn.T
@@ -462,7 +448,7 @@ def _discriminating(
     tree = merge_tree(u @ turn.T, seed)
     if 1 < tree.modes <= k:  # further ones are tails, or what is left of another facet
         return turn, tree
-    return np.linalg.lstsq(u, found, rcond=None)[0].T, facet.tree
+    return np.eye(u.shape[1])[facet.columns], facet.tree
 
 
 def _least_share(found: FacetCount, x: np.ndarray, neighbors: np.ndarray) -> float:

@@ -11,12 +11,12 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
+from picard import picard
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse.csgraph import connected_components
 from scipy.stats import f as f_distribution
 from sklearn.cluster import SpectralClustering
-from sklearn.decomposition import PCA, FastICA
-from sklearn.exceptions import ConvergenceWarning
+from sklearn.decomposition import PCA
 from sklearn.feature_selection import mutual_info_regression
 
 from facetvae.table_rules.merging import clarity
@@ -24,11 +24,6 @@ from facetvae.table_rules.rows import some_rows
 
 # Most rows that a rotation and dependence are judged on.
 MAX_ROWS = 2000
-# How far products of two rows of ICA's matrix may be from those of a rotation: FastICA can end
-# with one source that is a sum of others.
-NOT_ORTHOGONAL = 0.1
-# Angles at which each pair is tried, and how often all pairs are turned.
-STEPS, SWEEPS = 18, 10
 # Frequencies of the sines and cosines, in one over the deviation of a coordinate.
 FREQUENCIES = (0.8, 1.6)
 # Two coordinates depend on each other if their dependence, the sum of squared canonical
@@ -147,21 +142,16 @@ def independent_sources(
     """ICA of ``dim`` principal components of ``x`` ``[N, D]``: the sources ``[N, dim]``, their maps
     ``[dim, D]`` from data less their mean, and that mean ``[D]``.
     """
-    pca = PCA(dim, random_state=seed, whiten=True).set_output(transform="default").fit(x)
-    white = pca.transform(x)
-    ica = FastICA(random_state=seed, whiten="unit-variance", max_iter=1000)
-    ica.set_output(transform="default")
+    pca = PCA(dim, random_state=seed, whiten=True).set_output(transform="default")
+    white = pca.fit_transform(x.astype(float))
     with warnings.catch_warnings():
         # Expected if only normal noise remains, which has no preferred rotation.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        sources = ica.fit_transform(white)
-    rotation = ica.components_
-    if np.abs(rotation @ rotation.T - np.eye(dim)).max() > NOT_ORTHOGONAL:
-        left, _, right = np.linalg.svd(rotation)
-        rotation = left @ right
-        sources = white @ rotation.T
+        warnings.simplefilter("ignore", UserWarning)
+        _, rotation, sources = picard(
+            white.T, ortho=True, extended=True, whiten=False, centering=False, random_state=seed
+        )
     deviation = np.sqrt(pca.explained_variance_.clip(np.finfo(float).tiny))
-    return sources, rotation @ (pca.components_ / deviation[:, None]), pca.mean_
+    return sources.T, rotation @ (pca.components_ / deviation[:, None]), pca.mean_
 
 
 def dependent_groups(sources: np.ndarray) -> np.ndarray:

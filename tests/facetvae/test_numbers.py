@@ -13,13 +13,15 @@ from sklearn.linear_model import LinearRegression
 from sklearn.metrics import normalized_mutual_info_score as nmi
 
 from facetvae.estimators.facets import number_of_facets
-from facetvae.table_rules.counting import FacetCount, _in_units_of_noise
+from facetvae.table_rules.components import noise_of
+from facetvae.table_rules.counting import FacetCount
 from facetvae.table_rules.dip import dip, dip_p_value
 from facetvae.table_rules.grids import grid_of
 from facetvae.table_rules.merging import SEPARATED, merge_tree, merged_number
 from facetvae.table_rules.skewness import unskewed_if_better
 from facetvae.table_rules.subspaces import independent_sources
 from lab.benchmarks.numbers_found import NONE, linear, standardized, table
+from lab.benchmarks.rivals import of_any_size
 from lab.protocols.sources import labelings
 
 pytestmark = pytest.mark.slow(40)
@@ -193,7 +195,7 @@ def test_pictures_in_colors_are_two_facets() -> None:
     z = (x - found.loc) @ found.maps.T
     of = {facet.tree.modes: facet.tree.labels(z[:, facet.columns], facet.tree.modes)
           for facet in found.facets}  # fmt: skip
-    assert [nmi(label, of[k]) for label, k in zip(labels, (6, 3), strict=True)] == [1.0, 1.0]
+    assert min(nmi(label, of[k]) for label, k in zip(labels, (6, 3), strict=True)) > 0.999
 
 
 def test_a_grid_of_clusters() -> None:
@@ -240,15 +242,35 @@ def test_coordinates_do_not_depend_on_the_columns_noise() -> None:
     signal = rng.uniform(-1, 1, (2000, 2))
     noise = np.geomspace(0.3, 3, 40) * rng.normal(size=(2000, 40))
     x = standardized(signal @ rng.normal(size=(2, 40)) + noise)
-    start = PCA(2, whiten=True).fit(x)
-    maps = start.components_ / np.sqrt(start.explained_variance_)[:, None]
-    found = _in_units_of_noise(FacetCount([], x.mean(0), maps), x, 0)
     best, before, after = (
-        LinearRegression().fit(by, signal).score(by, signal) for by in (x, x @ maps.T, x @ found.T)
+        LinearRegression().fit(by, signal).score(by, signal)
+        for by in (x, PCA(2).fit_transform(x), PCA(2).fit_transform(x / noise_of(x)))
     )
     assert before < best - 0.02
     assert after > best - 0.005
-    np.testing.assert_allclose(np.cov((x @ found.T).T), np.eye(2), atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_sources_do_not_depend_on_the_start(seed: int) -> None:
+    """Two of two clusters and one of six beside four normals: a start in three of FastICA found
+    none of the three.
+    """
+    rng = np.random.default_rng(seed)
+    known = np.stack([rng.integers(k, size=1500) * apart for k, apart in ((2, 6), (2, 5), (6, 5))])
+    drawn = np.concatenate([known + rng.normal(size=known.shape), rng.normal(size=(4, 1500))])
+    x = drawn.T @ rng.normal(size=(7, 40)) + 0.1 * rng.normal(size=(1500, 40))
+    for start in range(5):
+        sources, _, _ = independent_sources(standardized(x), 7, start)
+        alike = np.abs(np.corrcoef(drawn, sources.T))[:3, 7:]
+        assert (alike.max(1) > 0.97).all()
+
+
+@pytest.mark.parametrize("columns", [1, 10])
+def test_columns_of_noise_hide_no_facet(columns: int) -> None:
+    """Three labelings in sixteen columns: with one further column two of them were found."""
+    drawn = of_any_size(9100, 5)
+    more = np.random.default_rng(0).normal(size=(len(drawn.x), columns))
+    assert sorted(number_of_facets(standardized(np.c_[drawn.x, more])).numbers) == [2, 5, 6]
 
 
 @pytest.mark.thorough
