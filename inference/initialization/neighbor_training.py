@@ -94,10 +94,9 @@ def fit_neighbors(
     graphs = _by_facet(runner.guide, graph, number)
     sizes = runner.model.neighborly
     starts = range(0, epochs, every if augment is None else 1)
-    give = _known_clusters if hard else _neighbors
     known = _known(runner.guide, x, fit_options.get("label"))
     even = {name: np.full((number, sizes[name]), 1 / sizes[name]) for name in graphs}
-    given = {**fit_options, **give(graphs, even, known)}
+    given = {**fit_options, **_of_clusters(graphs, even, known, hard)}
     runner.plan(x, epochs, **given)  # refuses what does not fit
     try:
         runner.plan(x, min(starts.step, epochs), **given)
@@ -118,7 +117,7 @@ def fit_neighbors(
         if start % every == 0:
             alone = _log_alone(runner.guide, x, known)
             found = _posteriors(runner.guide, alone, graphs, learn_strength)
-            given = {**fit_options, **give(graphs, found, known)}
+            given = {**fit_options, **_of_clusters(graphs, found, known, hard)}
         forms: Any = x
         if augment is not None:
             forms = augment(x, derive_seed(runner.seed, runner.epoch))
@@ -220,22 +219,18 @@ def _posteriors(
     return found
 
 
-def _neighbors(
+def _of_clusters(
     graphs: Mapping[str, NeighborGraph],
     q: Mapping[str, np.ndarray],
     known: Mapping[str, np.ndarray],
+    hard: bool,
 ) -> dict[str, Any]:
-    """How much of each datum's neighbors is in each cluster, for ``fit``."""
+    """For ``fit``: how much of each datum's neighbors is in each cluster; or, if ``hard``, the most
+    probable clusters as labels, beside those of facets without a graph.
+    """
+    if hard:
+        return {"label": {**known, **{name: q[name].argmax(1) for name in graphs}}}
     return {"neighbors": {name: graph.counts(q[name]) for name, graph in graphs.items()}}
-
-
-def _known_clusters(
-    graphs: Mapping[str, NeighborGraph],
-    q: Mapping[str, np.ndarray],
-    known: Mapping[str, np.ndarray],
-) -> dict[str, Any]:
-    """The most probable clusters as labels, for ``fit``, beside those of facets without a graph."""
-    return {"label": {**known, **{name: q[name].argmax(1) for name in graphs}}}
 
 
 def _known(guide: FacetGuide, x: ArrayLike | Tensor, label: Any) -> dict[str, np.ndarray]:
