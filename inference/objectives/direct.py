@@ -36,7 +36,11 @@ class Direct_ELBO(ELBO):
     def __init__(self, *, max_plate_nesting: int, num_particles: int = 1) -> None:
         check_count("max_plate_nesting", max_plate_nesting)
         check_count("num_particles", num_particles)
-        super().__init__(max_plate_nesting=max_plate_nesting, num_particles=num_particles)
+        super().__init__(
+            max_plate_nesting=max_plate_nesting,
+            num_particles=num_particles,
+            strict_enumeration_warning=False,  # guides without clusters are right as they are
+        )
 
     @abstractmethod
     def estimate(self, model_trace: Trace, guide_trace: Trace) -> Tensor:

@@ -46,16 +46,6 @@ class GuideEnum_ELBO(Direct_ELBO, TraceEnum_ELBO):
         torch.Size([])
     """
 
-    def __init__(
-        self,
-        *,
-        max_plate_nesting: int,
-        num_particles: int = 1,
-        strict_enumeration_warning: bool = False,
-    ) -> None:
-        super().__init__(max_plate_nesting=max_plate_nesting, num_particles=num_particles)
-        self.strict_enumeration_warning = strict_enumeration_warning
-
     def estimate(self, model_trace: Trace, guide_trace: Trace) -> Tensor:
         probs = enumerated_probs(model_trace, guide_trace)
         return expected_sum(densities(model_trace), densities(guide_trace), probs)

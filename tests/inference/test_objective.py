@@ -216,7 +216,7 @@ def test_refuses_a_guide_site_that_is_neither_enumerated_nor_reparameterized() -
     with pytest.raises(
         NotImplementedError, match="'c_facet0' is neither enumerated nor reparameterized"
     ):
-        GuideEnum_ELBO(max_plate_nesting=1, strict_enumeration_warning=False).differentiable_loss(
+        GuideEnum_ELBO(max_plate_nesting=1).differentiable_loss(
             model, sampling_guide, torch.rand(2, PIXELS, dtype=torch.float64)
         )
 
