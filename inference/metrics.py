@@ -17,7 +17,7 @@ from sklearn.metrics.cluster import contingency_matrix
 from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import StandardScaler
 
-from ppl_models.given.arrays import as_numbers, hidden
+from ppl_models.given.arrays import as_numbers, gaps_in
 from ppl_models.given.checks import check_count
 
 __all__ = [
@@ -320,12 +320,9 @@ def _correlations(s: np.ndarray, z: np.ndarray, method: str) -> np.ndarray:
 
 def _lacks_some(values: Any) -> bool:
     """Whether an entry is masked, missing or not finite."""
-    if hidden(values).any():
-        return True
     array = np.asarray(values)
-    if array.dtype.kind == "O":
-        return any(each is None or each != each for each in array.ravel())
-    return array.dtype.kind == "f" and not np.isfinite(array).all()
+    infinite = array.dtype.kind == "f" and np.isinf(array).any()
+    return bool(infinite or gaps_in(values).any())
 
 
 def _paired(labels: ArrayLike, clusters: ArrayLike) -> tuple[np.ndarray, np.ndarray]:

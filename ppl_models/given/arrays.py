@@ -130,26 +130,26 @@ def is_of_objects(x: Any) -> bool:
     return bool(getattr(x, "dtype", None) == np.dtype(object))
 
 
-def hidden(x: Any) -> np.ndarray:
-    """Which entries are masked or ``pandas.NA``; a single False if none can be."""
-    if isinstance(x, np.ma.MaskedArray):
-        return np.ma.getmaskarray(x)
-    if hasattr(x, "isna") and not isinstance(getattr(x, "dtype", None), np.dtype):
-        return np.asarray(x.isna())
-    if (objects := objects_of(x)) is None:
-        return np.zeros(1, bool)
-    missing = _na()
-    return np.array([value is missing for value in objects.ravel()], bool).reshape(objects.shape)
-
-
-def objects_of(x: Any) -> np.ndarray | None:
-    """A list or an array of objects as such an array; ``None`` for others, and ragged rows."""
-    if not isinstance(x, list | tuple) and not is_of_objects(x):
-        return None
+def gaps_in(x: Any) -> np.ndarray:
+    """Which entries are masked, or gaps as of :func:`is_gap`; a single False if none can be."""
+    masked = np.ma.getmaskarray(x) if isinstance(x, np.ma.MaskedArray) else np.False_
+    dtype = getattr(x, "dtype", None)
+    if isinstance(x, Tensor) or (isinstance(dtype, np.dtype) and dtype.kind not in "fO"):
+        return masked
     try:
-        return np.asarray(x, dtype=object)
-    except ValueError:
-        return None
+        objects = np.asarray(x, dtype=object)
+    except ValueError:  # ragged rows
+        return masked
+    gaps = np.array([is_gap(each) for each in objects.ravel().tolist()], bool)
+    return gaps.reshape(objects.shape) | masked
+
+
+def is_gap(value: Any) -> bool:
+    """Whether a value is None, NaN or the like, or ``pandas.NA``."""
+    try:
+        return value is None or bool(value != value)
+    except (TypeError, ValueError):  # of pandas' NA, nothing is known; arrays are objects
+        return not np.ndim(value)
 
 
 def _na() -> Any:

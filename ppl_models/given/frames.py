@@ -17,7 +17,7 @@ import narwhals.stable.v2 as nw
 import numpy as np
 from narwhals.stable.v2.dependencies import get_pandas, is_into_dataframe, is_into_series
 
-from ppl_models.given.arrays import as_objects, check_told_apart, plain_array
+from ppl_models.given.arrays import as_objects, check_told_apart, gaps_in, plain_array
 
 
 class Kind(StrEnum):
@@ -153,7 +153,7 @@ def _of_array(name: str, array: np.ndarray, gaps: np.ndarray, dtype: str) -> Giv
     """Numbers or objects ``[N]``, some of which are known to be missing."""
     if array.dtype.kind != "O":
         return _of_numbers(name, array[~gaps], gaps, dtype)
-    gaps = gaps | np.array([_is_missing(each) for each in array.tolist()], bool)
+    gaps = gaps | gaps_in(array)
     there = array[~gaps]
     all_are = (kind for types, kind in KINDS if all(isinstance(each, types) for each in there))
     kind = next(all_are, Kind.OBJECTS) if len(there) else Kind.OBJECTS
@@ -177,13 +177,6 @@ def _of_numbers(name: str, there: np.ndarray, gaps: np.ndarray, dtype: str) -> G
     return Given(
         name, Kind.BOOLS if there.dtype.kind == "b" else Kind.NUMBERS, values, found, dtype
     )
-
-
-def _is_missing(value: Any) -> bool:
-    try:
-        return value is None or bool(value != value)
-    except (TypeError, ValueError):  # of pandas' NA, nothing is known; arrays are objects
-        return not np.ndim(value)
 
 
 def _order(series: Any) -> tuple[Any, ...]:

@@ -15,14 +15,7 @@ from narwhals.stable.v2.dependencies import is_into_series
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from ppl_models.given.arrays import (
-    array_of_tensor,
-    as_numbers,
-    hidden,
-    is_masked,
-    numbers_of,
-    objects_of,
-)
+from ppl_models.given.arrays import array_of_tensor, as_numbers, gaps_in, is_masked, numbers_of
 
 
 def as_labels(
@@ -113,11 +106,11 @@ def with_unknown(labels: Any, name: str) -> Any:
         labels = nw.from_native(labels, series_only=True).to_list()
     if isinstance(labels, Tensor) and labels.is_floating_point():
         labels = array_of_tensor(labels, name)
-    where = hidden(labels) | _unnamed(labels)
-    if not where.any():
+    gaps = gaps_in(labels)
+    if not gaps.any():
         return labels
     found = np.array(labels, dtype=object)
-    found[where] = -1
+    found[gaps] = -1
     plain = numbers_of(found, name)
     if plain.dtype.kind != "f":
         return plain
@@ -126,31 +119,8 @@ def with_unknown(labels: Any, name: str) -> Any:
             f"{name} has integers beyond 2**63 - 1, which cannot stand beside unknown ones: "
             "renumber them"
         )
-    return plain.astype(np.int64) if _are_whole(plain) else plain
-
-
-def _unnamed(labels: Any) -> np.ndarray:
-    """Which entries of floats, a list or an array of objects are None or NaN, where the numbers
-    among them are whole; a single False if none can be. Text is made of them only later.
-    """
-    kind = getattr(getattr(labels, "dtype", None), "kind", "")
-    objects = np.asarray(labels, dtype=object) if kind == "f" else objects_of(labels)
-    if objects is None:
-        return np.zeros(1, bool)
-    values = objects.ravel().tolist()
-    numbers = np.array([each for each in values if isinstance(each, float | np.floating)], float)
-    if not _are_whole(numbers[~np.isnan(numbers)]):
-        return np.zeros(1, bool)
-    missing = [
-        each is None or (isinstance(each, float | np.floating) and bool(np.isnan(each)))
-        for each in values
-    ]
-    return np.array(missing, bool).reshape(objects.shape)
-
-
-def _are_whole(numbers: np.ndarray) -> bool:
-    """Whether all are integers of 64 bits."""
-    return bool(((numbers == np.rint(numbers)) & (np.abs(numbers) < 2.0**63)).all())
+    whole = ((plain == np.rint(plain)) & (np.abs(plain) < 2.0**63)).all()
+    return plain.astype(np.int64) if whole else labels
 
 
 def cluster_labels(name: str, values: Any, n: int, facets: Mapping[str, int]) -> Tensor:
