@@ -15,7 +15,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from ppl_models.configurable import Configurable
+from ppl_models.configurable import Configurable, Options
 from ppl_models.distributions import (
     AveragedComponent,
     Component,
@@ -38,31 +38,7 @@ from ppl_models.given.checks import (
 __all__ = ["Data", "DirichletWeights", "Mixture", "Prior"]
 
 
-class MixtureWeights(Configurable):
-    """How the weights of a mixture follow from its parameter ``logits``.
-
-    :cvar learned: whether that parameter is trained.
-    """
-
-    learned = True
-
-    def component(self, logits: Tensor) -> Component:
-        """p(c), one-hot with event ``[K]``, from the mixture's parameter ``[K]``."""
-        return Component(logits=logits)
-
-
-class PlainWeights(MixtureWeights):
-    """pi = softmax(logits): point estimates (``"learned"``), or fixed at 1 / K (``"uniform"``)."""
-
-    def __init__(self, name: str) -> None:
-        self.name = check_one_of("weights", name, ("learned", "uniform"))
-        self.learned = name == "learned"
-
-    def __repr__(self) -> str:
-        return repr(self.name)
-
-
-class DirichletWeights(MixtureWeights):
+class DirichletWeights(Options):
     r"""A Dirichlet prior on the weights, which empties the components that the data do not need.
 
     .. math:: \pi \sim \mathrm{Dirichlet}(\alpha, \ldots, \alpha), \quad
@@ -95,6 +71,7 @@ class DirichletWeights(MixtureWeights):
         self.concentration = concentration
 
     def component(self, logits: Tensor) -> Component:
+        """p(c), one-hot with event ``[K]``, from the mixture's parameter ``[K]``."""
         prior = torch.full_like(logits, self.concentration)
         posterior = prior + self.num_data * logits.softmax(-1)
         p, q = (
@@ -103,9 +80,6 @@ class DirichletWeights(MixtureWeights):
         mean_log_weights = posterior.digamma() - posterior.sum().digamma()
         kl = torch.distributions.kl_divergence(q, p)
         return AveragedComponent(mean_log_weights - kl / self.num_data)
-
-    def __repr__(self) -> str:
-        return f"DirichletWeights(num_data={self.num_data}, concentration={self.concentration})"
 
 
 #: Rows ``[N, *x_shape]`` and their latents ``[N, d]``.
@@ -225,10 +199,10 @@ class Mixture(Prior):
         super().__init__()
         self.num_components = check_size("num_components", num_components)
         self.dim = check_size("dim", dim)
-        self.weights: MixtureWeights = (
-            weights if isinstance(weights, MixtureWeights) else PlainWeights(weights)
-        )
-        self.logits = nn.Parameter(torch.zeros(num_components), requires_grad=self.weights.learned)
+        if not isinstance(weights, DirichletWeights):
+            check_one_of("weights", weights, ("learned", "uniform"))
+        self.weights = weights
+        self.logits = nn.Parameter(torch.zeros(num_components), requires_grad=weights != "uniform")
 
     @abstractmethod
     def components(self) -> dist.TorchDistribution:
@@ -251,7 +225,9 @@ class Mixture(Prior):
         """
 
     def component(self) -> Component:
-        return self.weights.component(self.logits)
+        if isinstance(self.weights, DirichletWeights):
+            return self.weights.component(self.logits)
+        return Component(logits=self.logits)  # pi = softmax(logits)
 
     def latent(self, component: Tensor | None = None, **given: Tensor) -> dist.TorchDistribution:
         if component is None:
@@ -290,7 +266,7 @@ class Mixture(Prior):
                 raise ValueError(
                     f"weights are probabilities and cannot be negative, got {weights.tolist()}"
                 )
-        if weights is not None and self.weights.learned:
+        if weights is not None and self.weights != "uniform":
             self.logits.copy_(weights.clamp_min(1e-6).log())
 
     def extra_repr(self) -> str:
