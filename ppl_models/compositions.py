@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from copy import copy
 from math import inf
 from typing import Any, ClassVar
@@ -16,7 +16,7 @@ from torch.nn.functional import one_hot
 from ppl_models.counts import check_counted
 from ppl_models.distributions import NO_SHAPE
 from ppl_models.given.checks import check_positive, check_size
-from ppl_models.given.sparse import ENTRIES_AT_ONCE, SparseRows
+from ppl_models.given.sparse import SparseRows, sparse_rows
 from ppl_models.likelihood_base import Likelihood, rebuilt
 from ppl_models.rising import log_rising_sums, wide
 
@@ -328,18 +328,11 @@ def _sums(x: Tensor | SparseRows, num_batches: int) -> tuple[Tensor, Tensor]:
     sums = torch.zeros(num_batches * D, dtype=torch.float64, device=x.device)
     totals = torch.zeros(len(x), dtype=torch.float64, device=x.device)
     code = torch.zeros(len(x), dtype=torch.int64, device=x.device)
-    for row, column, value in x.blocks() if isinstance(x, SparseRows) else _entries(x):
+    rows = x if isinstance(x, SparseRows) else sparse_rows(x.to_sparse())
+    for row, column, value in rows.blocks():
         is_code = column == D
         code[row[is_code]] = value[is_code].long()
         row, column, value = (each[~is_code] for each in (row, column, value.double()))
         totals.index_add_(0, row, value)
         sums.index_add_(0, code[row] * D + column, value)
     return sums.view(num_batches, D), totals
-
-
-def _entries(x: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """The entries of a dense table that are not 0, as of :meth:`SparseRows.blocks`."""
-    at_once = max(1, ENTRIES_AT_ONCE // max(1, x.shape[1]))
-    for first in range(0, len(x), at_once):
-        row, column = x[first : first + at_once].nonzero().unbind(1)
-        yield row + first, column, x[row + first, column]
