@@ -422,15 +422,10 @@ def _check_tensor(x: Any) -> None:
 
 
 def _check_facets(facets: Mapping[str, Prior]) -> nn.ModuleDict:
-    if not isinstance(facets, Mapping | nn.ModuleDict):
-        raise ValueError(
-            f'facets are priors by name, such as {{"digit": GaussianMixture(10, 5)}}; got '
-            f"{facets!r}"
-        )
+    example = 'such as {"digit": GaussianMixture(10, 5)}'
+    check_kind("facets", facets, (Mapping, nn.ModuleDict), f"priors by name, {example}")
     if not facets:
-        raise ValueError(
-            'facets is empty: give at least one, such as {"digit": GaussianMixture(10, 5)}'
-        )
+        raise ValueError(f"facets is empty: give at least one, {example}")
     for name, prior in facets.items():
         if not (isinstance(name, str) and name.isidentifier()):
             raise ValueError(f"facet names must be valid Python names, got {name!r}")

@@ -132,7 +132,7 @@ def is_of_objects(x: Any) -> bool:
 
 def gaps_in(x: Any) -> np.ndarray:
     """Which entries are masked, or gaps as of :func:`is_gap`; a single False if none can be."""
-    masked = np.ma.getmaskarray(x) if isinstance(x, np.ma.MaskedArray) else np.False_
+    masked = np.ma.getmaskarray(x) if isinstance(x, np.ma.MaskedArray) else np.zeros((), bool)
     dtype = getattr(x, "dtype", None)
     if isinstance(x, Tensor) or (isinstance(dtype, np.dtype) and dtype.kind not in "fO"):
         return masked

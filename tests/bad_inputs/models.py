@@ -532,7 +532,7 @@ MODELS = {
         ("type: x_shape", lambda: plain(x_shape=784), "shape of one sample, .* got 784"),
         ("huge: x_shape", lambda: plain(x_shape=(HUGE,)), "integers from 1 to 100000000"),
         ("empty: facets", lambda: MFCVAE((D,), {}), "facets is empty: give at least one"),
-        ("type: facets", lambda: MFCVAE((D,), [StandardNormal(2)]), "facets are priors by name"),
+        ("type: facets", lambda: MFCVAE((D,), [StandardNormal(2)]), "facets must be priors"),
         ("range: name", lambda: facet(name="my digit"), "facet names must be valid Python names"),
         ("type: name", lambda: facet(name=1), "facet names must be valid Python names, got 1"),
         ("misfit: name", lambda: facet(name="keys"), "torch uses it itself"),
