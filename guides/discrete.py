@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
 from math import inf, log, prod
+from typing import Any
 
 import pyro
 import torch
@@ -27,46 +28,33 @@ __all__ = ["Annealed", "Discrete", "Enumerate", "GumbelSoftmax", "Needs", "Score
 DECAY, HIDDEN = 0.9, 100
 
 
-class NoBaseline(nn.Module):
-    """No baseline: predicts 0.
+class DecayingAverage(nn.Module):
+    """Exponentially decaying mean of past costs, independent of x.
 
     :param x_shape: shape of one sample.
     """
 
     def __init__(self, x_shape: Sequence[int]) -> None:
         super().__init__()
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The predicted cost of each sample of ``[B, *x_shape]``: ``[B]``, or a scalar for all."""
-        return x.new_zeros(())
-
-    def loss(self, guess: Tensor, cost: Tensor) -> Tensor:
-        """A loss that trains the prediction ``guess`` on the actual costs ``[B]``."""
-        return cost.new_zeros(())
-
-
-class DecayingAverage(NoBaseline):
-    """Exponentially decaying mean of past costs, independent of x."""
-
-    def __init__(self, x_shape: Sequence[int]) -> None:
-        super().__init__(x_shape)
         self.register_buffer("average", torch.zeros(()))
         self.average: Tensor
 
     def forward(self, x: Tensor) -> Tensor:
+        """The predicted cost of each sample of ``[B, *x_shape]``: ``[B]``, or a scalar for all."""
         return self.average
 
     def loss(self, guess: Tensor, cost: Tensor) -> Tensor:
+        """A loss that trains the prediction ``guess`` on the actual costs ``[B]``."""
         if self.training:  # evaluation must not change the guide
             self.average.mul_(DECAY).add_((1 - DECAY) * cost.mean())
         return cost.new_zeros(())
 
 
-class LearnedBaseline(NoBaseline):
+class LearnedBaseline(nn.Module):
     """A network of x, trained by squared error; the gradient reaches no other parameters."""
 
     def __init__(self, x_shape: Sequence[int]) -> None:
-        super().__init__(x_shape)
+        super().__init__()
         first, last = nn.Linear(prod(x_shape), HIDDEN), nn.Linear(HIDDEN, 1)
         self.network = nn.Sequential(nn.Flatten(), first, nn.ReLU(), last, nn.Flatten(0))
 
@@ -78,8 +66,8 @@ class LearnedBaseline(NoBaseline):
 
 
 #: Baselines by name, as :class:`~guides.ScoreFunction` takes them.
-BASELINES: dict[str, type[NoBaseline]] = {
-    "none": NoBaseline,
+BASELINES: dict[str, type[DecayingAverage | LearnedBaseline] | None] = {
+    "none": None,
     "average": DecayingAverage,
     "learned": LearnedBaseline,
 }
@@ -266,12 +254,11 @@ class ScoreFunction(Discrete):
 
     def attach(self, model: FacetModel) -> None:
         super().attach(model)
-        self.baselines = nn.ModuleDict(
-            {name: BASELINES[self.baseline](model.features_shape) for name in model.mixtures}
-        )
+        kind, shape = BASELINES[self.baseline], model.features_shape
+        self.baselines = nn.ModuleDict({name: kind(shape) for name in model.mixtures if kind})
 
     def sample(self, name: str, logits: Tensor, x: Tensor, downstream: Sequence[str]) -> Tensor:
-        baseline = self.baselines[name]
-        infer = {"cost_baseline": baseline, "cost_baseline_input": x}
-        infer["downstream"] = frozenset(downstream)
+        infer: dict[str, Any] = {"downstream": frozenset(downstream)}
+        if name in self.baselines:
+            infer |= {"cost_baseline": self.baselines[name], "cost_baseline_input": x}
         return pyro.sample(f"c_{name}", Component(logits=logits), infer=infer)
