@@ -30,13 +30,6 @@ ROUNDINGS = 100
 Interval = tuple[float, float]
 
 
-class Estimate(NamedTuple):
-    """A number and its interval; ``None`` where the data do not allow one."""
-
-    value: float | None
-    interval: Interval | None
-
-
 class Effect(NamedTuple):
     """How much the groups explain of a column, less what chance explains on average.
 
@@ -124,17 +117,19 @@ def _ends(cdf: Callable[[float], float], statistic: float) -> Interval:
     return where(LEVELS[0]), where(LEVELS[1])
 
 
-def mean_difference(ours: np.ndarray, others: np.ndarray) -> Estimate:
-    """Difference of two means, with Welch's interval, which needs no equal variances."""
+def mean_difference(ours: np.ndarray, others: np.ndarray) -> tuple[float | None, Interval | None]:
+    """Difference of two means, and Welch's interval, which needs no equal variances; ``None`` where
+    the data do not allow one.
+    """
     if not len(ours) or not len(others):
-        return Estimate(None, None)
+        return None, None
     value = float(ours.mean() - others.mean())
     if min(len(ours), len(others)) < 2 or not (np.ptp(ours) or np.ptp(others)):
-        return Estimate(value, None)
+        return value, None
     errors = np.array([part.var(ddof=1) / len(part) for part in (ours, others)])
     free = errors.sum() ** 2 / (errors**2 / (len(ours) - 1, len(others) - 1)).sum()
     half = float(student.ppf(LEVELS[0], free) * np.sqrt(errors.sum()))
-    return Estimate(value, (value - half, value + half))
+    return value, (value - half, value + half)
 
 
 def share_intervals(counts: np.ndarray, n: int) -> np.ndarray:
