@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ppl_models.configurable import Configurable
-from ppl_models.given.checks import check_kind, number
+from ppl_models.given.checks import check_kind, check_positive, number
 from ppl_models.given.sparse import SparseRows
 
 __all__ = ["Likelihood", "Located", "Scaled", "rebuilt"]
@@ -137,8 +137,7 @@ class Located(Likelihood):
         loc, unit = 0.0 if loc is None else loc, 1.0 if unit is None else unit
         if not abs(number(loc)) < inf:
             raise ValueError(f"loc is where the output is 0 and must be finite, got {loc!r}")
-        if not 0 < number(unit) < inf:
-            raise ValueError(f"unit is what an output of 1 adds and must be positive, got {unit!r}")
+        check_positive("unit", unit)
         # Buffers stay on the device; numbers would be copied there in every step.
         self.register_buffer("loc", torch.tensor(float(loc)), persistent=False)
         self.register_buffer("unit", torch.tensor(float(unit)), persistent=False)

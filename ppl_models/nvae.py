@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ppl_models.base import FacetModel, Input
 from ppl_models.distributions import Proportions, one_hot_labels
-from ppl_models.given.checks import check_kind, check_size, number
+from ppl_models.given.checks import check_kind, check_positive, check_size
 from ppl_models.given.labels import as_labels, draw_labels
 from ppl_models.likelihood_base import Likelihood
 from ppl_models.networks import Architecture, SharedMLP
@@ -69,10 +69,8 @@ class NVAE(FacetModel):
         concentration: float | None = None,
         class_bias: bool = True,
     ) -> None:
-        if concentration is not None and not 0 < number(concentration) < float("inf"):
-            raise ValueError(
-                f"concentration must be positive, or None to sum pi out, got {concentration!r}"
-            )
+        if concentration is not None:
+            check_positive("concentration", concentration)
         self.class_bias = check_kind("class_bias", class_bias, bool, "True or False")
         self.concentration = concentration
         sizes = {"num_classes": num_classes, "class_dim": class_dim, "shared_dim": shared_dim}

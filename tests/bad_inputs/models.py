@@ -232,7 +232,7 @@ LIKELIHOODS = {
         ("shape: scale", lambda: VAE((3,), 2, Normal([0.3, 0.2])), r"scale has the shape \(2,\)"),
         ("type: learned", lambda: Normal(0.3, learned="yes"), "learned must be True or False, got"),
         ("nan: loc", lambda: Normal(loc=NAN), "loc is where the output is 0 and must be finite"),
-        ("range: unit", lambda: Normal(unit=0.0), "unit is what .* must be positive, got 0.0"),
+        ("range: unit", lambda: Normal(unit=0.0), "unit must be a positive number, got 0.0"),
         ("misfit: bounded", lambda: Normal(0.3, bounded=True, loc=1.0), "a bounded mean lies in"),
     ],
     "StudentT": [
@@ -246,7 +246,7 @@ LIKELIHOODS = {
     ],
     "Poisson": [
         ("type: zero_inflated", lambda: Poisson(1), "zero_inflated must be True or False, got int"),
-        ("range: unit", lambda: Poisson(unit=-1.0), "must be positive, got -1.0"),
+        ("range: unit", lambda: Poisson(unit=-1.0), "positive number, got -1.0"),
         (
             "range: negative count",
             lambda: Poisson().check(torch.tensor([3.0, -2.0])),
