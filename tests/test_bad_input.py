@@ -57,9 +57,9 @@ PUBLIC = (
 EXEMPT = {
     **{
         name: "takes no arguments"
-        for name in ("Diagonal", "Exact", "Enumerate", "FullCovariance", "MixtureOfNormals")
+        for name in ("Diagonal", "Exact", "Enumerate", "FullCovariance", "HeteroscedasticNormal")
     },
-    "ProductOfNormals": "takes no arguments",
+    **dict.fromkeys(("MixtureOfNormals", "ProductOfNormals"), "takes no arguments"),
     **{
         name: "a base: its kinds have rows"
         for name in ("Batching", "Evidence", "Family", "Ladder", "NetworkGuide", "Schedule")

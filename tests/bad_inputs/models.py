@@ -42,7 +42,6 @@ from ppl_models import (
     Flat,
     GaussianMixture,
     GMMFlow,
-    HeteroscedasticNormal,
     Incomplete,
     LogNormal,
     MLPLadder,
@@ -391,9 +390,6 @@ LIKELIHOODS = {
             lambda: embed(ContinuousBernoulli(), holed(2.0)),
             "ContinuousBernoulli .* needs",
         )
-    ],
-    "HeteroscedasticNormal": [
-        ("range: bound", lambda: HeteroscedasticNormal(0), "must be a positive number, got 0")
     ],
     "FactorFill": [
         ("shape: no matrix", lambda: FactorFill([1.0], [0.0], [1.0]), "finite, and noise above 0"),

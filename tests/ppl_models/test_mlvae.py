@@ -478,7 +478,7 @@ def test_a_content_that_few_draws_pay_for_is_not_dead() -> None:
 
 
 def test_a_learned_variance_is_bounded() -> None:
-    likelihood = HeteroscedasticNormal(bound=5.0)
+    likelihood = HeteroscedasticNormal()
     output = torch.cat([torch.full((2, 6), 0.3), torch.full((2, 6), 1e3)], 1)
     p = likelihood(output, 1)
     assert (p.batch_shape, p.event_shape) == ((2,), (6,))
