@@ -80,7 +80,7 @@ class ClassifierGuide(SupervisedGuide):
     ) -> None:
         model = cast(NVAE, self.model)
         heads = self.heads(x)
-        logits = self.class_logits(heads["class"])
+        logits = self.cluster_logits("class", heads["class"])
         found = label if known is None else torch.where(known, label, -1)
         with model.plate(x, len(x)):
             if known is not None:
@@ -100,15 +100,12 @@ class ClassifierGuide(SupervisedGuide):
         logits = cast(NVAE, self.model).num_classes if name == "class" else 0
         return super().head_size(name) + logits
 
-    def class_logits(self, head: Tensor) -> Tensor:
-        """Logits of q(y given x): ``[..., size] -> [..., L]``."""
-        return head[..., super().head_size("class") :]
-
     def latent_posterior(self, name: str, head: Tensor) -> dist.TorchDistribution:
         return diagonal_normal(head[..., : super().head_size(name)])
 
     def cluster_logits(self, name: str, head: Tensor, **near: Tensor) -> Tensor:
-        return self.class_logits(head)
+        """Logits of q(y given x): ``[..., size] -> [..., L]``."""
+        return head[..., super().head_size(name) :]
 
     def observed(self, x: Rows, given: Mapping[str, Any]) -> Observed:
         if isinstance(x, Observed):
