@@ -29,7 +29,7 @@ from facetvae.table_rules.dip import dip_p_value
 from facetvae.table_rules.grids import JOINT, grid_of, shared_information
 from facetvae.table_rules.merging import ClusterCount, MergeTree, merge_tree, on_one_thread
 from facetvae.table_rules.rows import some_rows
-from facetvae.table_rules.subspaces import Subspaces, dependent_groups, independent_sources
+from facetvae.table_rules.subspaces import Subspaces, dependent_groups, independent_sources, left_of
 
 #: From rows ``[n, D]`` and a ``seed=`` to the cluster of each row ``[n]``, by a graph of neighbors.
 ClusterNeighbors = Callable[..., np.ndarray]
@@ -170,7 +170,8 @@ class FacetCount:
         in nats, less BIC's cost of the parameters.
         """
         (n, D), m, z = x.shape, len(self.maps), (x - self.loc) @ self.maps.T
-        noise = np.sqrt(np.maximum(_left_of(x, z).var(0), LEAST_NOISE))
+        left = left_of(x, np.column_stack([z, np.ones(n)]))
+        noise = np.sqrt(np.maximum(left.var(0), LEAST_NOISE))
         cost, free = np.log(n) / (2 * n), D - m
         normal = max(
             self._left(x, z, np.ones(D), False) - cost * free * (free + 1) / 2,
@@ -187,7 +188,7 @@ class FacetCount:
         """
         back = np.linalg.lstsq(z - z.mean(0), (x - x.mean(0)) / unit, rcond=None)[0].T
         rest = np.linalg.qr(back, mode="complete")[0][:, len(self.maps) :].T / unit
-        left = _left_of(x @ rest.T, z)
+        left = left_of(x @ rest.T, np.column_stack([z, np.ones(len(z))]))
         covariance = left.T @ left / len(x) + LEAST_NOISE * np.eye(len(rest))
         if alike:
             covariance = np.eye(len(rest)) * np.trace(covariance) / max(len(rest), 1)
@@ -210,12 +211,6 @@ class FacetCount:
         parts += [str(facet) for facet in facets]
         parts += [f"{others} with one mode or no dip"] * (others > 0)
         return "; ".join([*parts, graph])
-
-
-def _left_of(y: np.ndarray, z: np.ndarray) -> np.ndarray:
-    """What least squares by coordinates ``[N, m]`` leave of ``y`` ``[N, d]``."""
-    known = np.column_stack([z, np.ones(len(z))])
-    return y - known @ np.linalg.lstsq(known, y, rcond=None)[0]
 
 
 def _by_clearness(groups: Sequence[SubspaceEvidence]) -> list[SubspaceEvidence]:

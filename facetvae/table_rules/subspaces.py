@@ -191,14 +191,14 @@ def curvature_p_value(x: np.ndarray, sources: np.ndarray) -> float:
     number = min(LEADING, x.shape[1] - z.shape[1], len(z) - 1)
     if number < 1 or free < 1:
         return 1.0
-    left = np.linalg.svd(_left(x, plain), full_matrices=False)[0][:, :number]
+    left = np.linalg.svd(left_of(x, plain), full_matrices=False)[0][:, :number]
     before, after = (
-        (_left(left, by) ** 2).sum(0) for by in (plain, np.column_stack([plain, *bent]))
+        (left_of(left, by) ** 2).sum(0) for by in (plain, np.column_stack([plain, *bent]))
     )
     ratio = (before - after) / len(bent) / (after / free).clip(np.finfo(float).tiny)
     return float(min(1.0, number * f_distribution.sf(ratio, len(bent), free).min()))
 
 
-def _left(y: np.ndarray, by: np.ndarray) -> np.ndarray:
+def left_of(y: np.ndarray, by: np.ndarray) -> np.ndarray:
     """What least squares by other columns leaves of ``y``."""
     return y - by @ np.linalg.lstsq(by, y, rcond=None)[0]
