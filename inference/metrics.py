@@ -18,7 +18,7 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import StandardScaler
 
 from ppl_models.given.arrays import as_numbers, gaps_in
-from ppl_models.given.checks import check_count
+from ppl_models.given.checks import check_count, check_one_of
 
 __all__ = [
     "HeldOutCorrelation",
@@ -72,15 +72,14 @@ def cluster_map(labels: ArrayLike, clusters: ArrayLike, method: str = "majority"
         >>> cluster_map([0, 0, 1, 1], [5, 5, 3, 2])
         {2: 1, 3: 1, 5: 0}
     """
+    check_one_of("method", method, ("majority", "hungarian"))
     labels, clusters = _paired(labels, clusters)
     counts = contingency_matrix(labels, clusters)  # [classes, clusters]
     classes, found = np.unique(labels).tolist(), np.unique(clusters).tolist()
     if method == "majority":
         pairs = zip(counts.argmax(0), range(len(found)), strict=True)
-    elif method == "hungarian":
-        pairs = zip(*linear_sum_assignment(counts, maximize=True), strict=True)
     else:
-        raise ValueError(f'method must be "majority" or "hungarian", got {method!r}')
+        pairs = zip(*linear_sum_assignment(counts, maximize=True), strict=True)
     return {found[k]: classes[t] for t, k in pairs}
 
 
@@ -293,8 +292,7 @@ def _matching_columns(
         raise ValueError(
             f"sources and latents must both be [N, d] with N >= 2, got {s.shape} and {z.shape}"
         )
-    if method not in ("pearson", "spearman"):
-        raise ValueError(f'method must be "pearson" or "spearman", got {method!r}')
+    check_one_of("method", method, ("pearson", "spearman"))
     if not (np.isfinite(s).all() and np.isfinite(z).all()):
         raise ValueError("sources or latents hold NaN or infinity: drop those rows from both")
     if (np.ptp(s, axis=0) == 0).any():

@@ -98,7 +98,11 @@ METRICS = {
             r"got shapes \(2,\) and \(3,\)",
         ),
         ("empty: no data", lambda: cluster_accuracy([], []), "non-empty vectors"),
-        ("unknown: method", lambda: cluster_accuracy([0], [0], "best"), 'must be "majority" or'),
+        (
+            "unknown: method",
+            lambda: cluster_accuracy([0], [0], "best"),
+            "method must be one of .*majority",
+        ),
         ("nan: labels", lambda: cluster_accuracy([0, NAN], [0, 1]), "labels hold NaN, infinity"),
         (
             "shape: map",
@@ -136,7 +140,11 @@ METRICS = {
             lambda: mean_correlation(np.ones((4, 2)), Z[:4]),
             "has a constant column",
         ),
-        ("unknown: method", lambda: mean_correlation(Z, Z, "kendall"), 'method must be "pearson"'),
+        (
+            "unknown: method",
+            lambda: mean_correlation(Z, Z, "kendall"),
+            "method must be one of .*pearson",
+        ),
         ("nan: z", lambda: mean_correlation(Z, Z * NAN), "sources or latents hold NaN"),
         ("type: text", lambda: mean_correlation(Z, "latents"), "latents must hold numbers, got"),
     ],
