@@ -25,8 +25,8 @@ from ppl_models.given.observed import Observed, as_observed
 from ppl_models.modes import evaluating, temporarily
 from ppl_models.networks import Encoder
 from ppl_models.posteriors import normal_points
-from ppl_models.priors import Codebook
 from ppl_models.program import Program
+from ppl_models.vqvae import VQVAE
 
 #: Rows as users give them, or as they were checked.
 Rows = ArrayLike | Tensor | Observed
@@ -55,8 +55,6 @@ class FacetGuide(Program):
     deterministic = False
     #: whether q(c given x) is free, as the clusters need that the decoder reads besides z
     infers_clusters = False
-    #: whether it has the codes of a VQVAE, which every guide of one needs
-    draws_codes = False
 
     def __init__(
         self, model: FacetModel, num_samples: int = 1, family: Family | None = None
@@ -84,8 +82,7 @@ class FacetGuide(Program):
                 f"{type(model).__name__} takes {needed} besides x and {type(self).__name__} takes "
                 f"{taken}: use a guide that suits the model, such as {model.suitable_guide}"
             )
-        has_codes = any(isinstance(prior, Codebook) for prior in model.priors.values())
-        if has_codes and not self.draws_codes:
+        if isinstance(model, VQVAE) and not issubclass(self.kind, VQVAE):
             raise ValueError(
                 f"{type(self).__name__} draws no codes, as {type(model).__name__} needs them: use "
                 f"{model.suitable_guide}"

@@ -85,7 +85,6 @@ class CodebookGuide(FacetGuide):
 
     kind = VQVAE
     needs = Needs.RELAXATION
-    draws_codes = True
 
     def __init__(
         self, model: FacetModel, num_samples: int = 1, discrete: GumbelSoftmax | None = None
