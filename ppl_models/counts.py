@@ -147,11 +147,7 @@ class NegativeBinomial(Counts):
     """Independent counts with the mean m = exp(output) and the variance m + m^2 / size, where the
     size is learned, one for all entries.
 
-    :param zero_inflated: whether there are zeros besides, with a probability from the decoder.
-    :param loc: if given, log m is ``loc + unit * output``, and encoders see
-        ``(log(1 + x) - loc) / unit``.
-    :param unit: as ``loc``.
-    :raises ValueError: if ``zero_inflated`` is no bool, ``unit`` not positive, or ``loc`` infinite.
+    The arguments are those of :class:`Poisson`.
 
     Example:
         >>> import torch

@@ -28,9 +28,6 @@ class GuideEnum_ELBO(Direct_ELBO, TraceEnum_ELBO):
     (Dice) that reads tensors back to the host in every step; here every continuous site is
     reparameterized, so no correction is needed.
 
-    :param max_plate_nesting: plates around the most deeply nested site: a guide's
-        ``max_plate_nesting``.
-    :param num_particles: independent draws of the whole objective, computed one after the other.
     :raises NotImplementedError: if the guide samples a site without a reparameterized draw, or the
         model enumerates sites itself: use Pyro's objective then.
 
