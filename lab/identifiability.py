@@ -68,7 +68,7 @@ def perturb_components(prior: GaussianMixture, which: list[int], noise: float, s
         for k in which:
             variance[k] *= (noise * torch.randn_like(variance[k])).exp()
             loc[k] += noise * variance[k].sqrt() * torch.randn_like(loc[k])
-    prior.initialize(loc, torch.diag_embed(variance))
+    prior.place(loc, torch.diag_embed(variance))
 
 
 class KeepIdentifiable:

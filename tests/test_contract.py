@@ -269,7 +269,7 @@ def test_two_models_share_nothing() -> None:
 
 def test_uniform_weights_stay_uniform() -> None:
     prior = GaussianMixture(4, 2, weights="uniform")
-    prior.initialize(weights=torch.tensor([0.7, 0.1, 0.1, 0.1]))
+    prior.place(weights=torch.tensor([0.7, 0.1, 0.1, 0.1]))
     assert not prior.logits.requires_grad
     torch.testing.assert_close(prior.component().probs, torch.full((4,), 0.25))
 

@@ -232,9 +232,7 @@ def drawn_once(x: np.ndarray, pixels: np.ndarray, seed: int) -> np.ndarray:
 def means_and_variances(prior: GaussianMixture) -> None:
     """Xavier-normal means and log-variances, both ``[d, K]`` in the authors' code."""
     log_variance = xavier_normal_(torch.empty_like(prior.loc))
-    prior.initialize(
-        xavier_normal_(torch.empty_like(prior.loc)), torch.diag_embed(log_variance.exp())
-    )
+    prior.place(xavier_normal_(torch.empty_like(prior.loc)), torch.diag_embed(log_variance.exp()))
 
 
 def as_built(guide: FacetGuide, x: np.ndarray, given: Given, seed: int) -> None:

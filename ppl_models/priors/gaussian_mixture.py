@@ -64,7 +64,7 @@ class GaussianMixture(Mixture):
         self.raw_scale = nn.Parameter(torch.empty(num_components, dim))
         if covariance == "full":
             self.lower = nn.Parameter(torch.zeros(num_components, dim, dim))
-        self.initialize(covariances=(scale**2 * torch.eye(dim)).expand(num_components, dim, dim))
+        self.place(covariances=(scale**2 * torch.eye(dim)).expand(num_components, dim, dim))
 
     @property
     def scale(self) -> Tensor:
@@ -95,17 +95,19 @@ class GaussianMixture(Mixture):
         return dist.MultivariateNormal(component @ self.loc, scale_tril=factor)
 
     @torch.no_grad()
-    def initialize(
+    def place(
         self,
         loc: Tensor | None = None,
         covariances: Tensor | None = None,
         weights: Tensor | None = None,
+        data: Data | None = None,
     ) -> None:
         """Set the mixture's parameters; anything not given is kept.
 
         :param loc: means ``[K, d]``.
         :param covariances: ``[K, d, d]``; of these a diagonal mixture reads the diagonals.
         :param weights: probabilities ``[K]``; ignored where weights are fixed.
+        :param data: not used.
         :raises ValueError: if shapes do not fit, numbers are not finite, or a covariance that is
             read is not positive definite.
         """
@@ -133,15 +135,6 @@ class GaussianMixture(Mixture):
             scaled = SOFTPLUS_BETA * (scale - MIN_SCALE).clamp_min(MIN_SCALE)
             # The inverse of the softplus.
             self.raw_scale.copy_((scaled + (-torch.expm1(-scaled)).log()) / SOFTPLUS_BETA)
-
-    def place(
-        self,
-        loc: Tensor,
-        covariances: Tensor | None = None,
-        weights: Tensor | None = None,
-        data: Data | None = None,
-    ) -> None:
-        self.initialize(loc, covariances, weights)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, covariance={self.covariance!r}"

@@ -114,7 +114,7 @@ PRIORS = {
         ("type: dim array", lambda: GaussianMixture(3, np.array([2, 3])), f"dim {COUNT}, got arr"),
         (
             "misfit: covariances",
-            lambda: GaussianMixture(2, 2, "full").initialize(
+            lambda: GaussianMixture(2, 2, "full").place(
                 covariances=torch.tensor([[1.0, 0.9], [0.5, 1.0]]).expand(2, 2, 2)
             ),
             "covariances must be symmetric",
@@ -126,18 +126,18 @@ PRIORS = {
         ("nan: strength", lambda: neighborly(NAN), "at least 0, got nan"),
         ("type: strength", lambda: neighborly("1"), "at least 0, got '1'"),
     ],
-    "GaussianMixture.initialize": [
-        ("shape: loc", lambda: mixture().initialize(torch.zeros(2)), r"loc has shape \[2\], but"),
-        ("nan: loc", lambda: mixture().initialize(torch.full((3, 2), NAN)), "loc holds NaN"),
-        ("type: loc", lambda: mixture().initialize([[0.0, 0.0]] * 3), r"loc must be a tensor \[3"),
+    "GaussianMixture.place": [
+        ("shape: loc", lambda: mixture().place(torch.zeros(2)), r"loc has shape \[2\], but"),
+        ("nan: loc", lambda: mixture().place(torch.full((3, 2), NAN)), "loc holds NaN"),
+        ("type: loc", lambda: mixture().place([[0.0, 0.0]] * 3), r"loc must be a tensor \[3"),
         (
             "range: covariances",
-            lambda: mixture().initialize(None, -torch.eye(2).repeat(3, 1, 1)),
+            lambda: mixture().place(None, -torch.eye(2).repeat(3, 1, 1)),
             "covariances must be positive definite",
         ),
         (
             "range: weights",
-            lambda: mixture().initialize(weights=torch.tensor([0.5, 1, -0.5])),
+            lambda: mixture().place(weights=torch.tensor([0.5, 1, -0.5])),
             r"cannot be negative, got \[0.5, 1.0, -0.5\]",
         ),
     ],

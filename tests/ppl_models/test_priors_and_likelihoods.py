@@ -56,7 +56,7 @@ pytestmark = pytest.mark.usefixtures("float64")
 def mixture(covariance: str, K: int = 4, d: int = 3) -> GaussianMixture:
     prior = GaussianMixture(K, d, covariance=covariance)
     factor = torch.randn(K, d, d)
-    prior.initialize(
+    prior.place(
         loc=torch.randn(K, d),
         covariances=factor @ factor.mT + 0.1 * torch.eye(d),
         weights=torch.rand(K) + 0.1,
@@ -159,7 +159,7 @@ def test_initialize_and_read_back(covariance: str) -> None:
     factor = torch.randn(3, 2, 2)
     covariances = factor @ factor.mT + 0.01 * torch.eye(2)
     weights = torch.tensor([0.2, 0.3, 0.5])
-    prior.initialize(covariances=covariances, weights=weights)
+    prior.place(covariances=covariances, weights=weights)
     got = prior.scale_tril @ prior.scale_tril.mT
     want = (
         covariances
@@ -477,7 +477,7 @@ def components_in_use(weights: str | DirichletWeights) -> int:
     torch.manual_seed(0)
     z = torch.cat([torch.randn(200, 2) - 3, torch.randn(100, 2) + 3])
     prior = GaussianMixture(8, 2, weights=weights, scale=1.0)
-    prior.initialize(loc=z[torch.randperm(300)[:8]])
+    prior.place(loc=z[torch.randperm(300)[:8]])
     optimizer = torch.optim.Adam(prior.parameters(), lr=0.05)
     for _ in range(700):
         optimizer.zero_grad()
