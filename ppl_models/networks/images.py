@@ -26,7 +26,7 @@ from ppl_models.networks.base import (
     Shape,
 )
 from ppl_models.networks.dense import Linear
-from ppl_models.networks.shared import Plain, PlainDecoder, SharedEncoder
+from ppl_models.networks.shared import Plain, SharedDecoder, SharedEncoder
 
 
 class ConvNet(ReadsImages, Plain):
@@ -281,7 +281,7 @@ class ConvGrid(ChannelsLast):
         for width, below in zip(self.widths[::-1], self.widths[-2::-1], strict=False):
             layers += [nn.ConvTranspose2d(width, below, 4, 2, 1, bias=False), *self._after(below)]
         image = nn.ConvTranspose2d(self.widths[0], x_shape[0], 4, 2, 1)
-        return PlainDecoder(Batched(1, *layers, image))
+        return SharedDecoder(Batched(1, *layers, image))
 
     def _after(self, channels: int) -> list[nn.Module]:
         return [BatchNorm(channels), nn.ReLU()]

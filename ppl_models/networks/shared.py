@@ -56,7 +56,7 @@ class SharedMLP(Shared):
         widths = (len(dims) * self.widths[-1], *self.widths[-2::-1])
         hidden = [self._block(n, m) for n, m in pairwise(widths)]
         last = Linear(widths[-1], prod(x_shape)), nn.Unflatten(-1, x_shape)
-        return _SharedDecoder(rungs, nn.Sequential(*hidden, *last))
+        return SharedDecoder(nn.Sequential(*hidden, *last), rungs)
 
 
 class SharedEncoder(Encoder):
@@ -69,14 +69,17 @@ class SharedEncoder(Encoder):
         return [rung(h) for rung in self.rungs]  # Eq. 82
 
 
-class _SharedDecoder(Decoder):
-    def __init__(self, rungs: Sequence[nn.Module], trunk: nn.Module) -> None:
+class SharedDecoder(Decoder):
+    """:param rungs: from each facet's latent to what the trunk reads; if none, the latents."""
+
+    def __init__(self, trunk: nn.Module, rungs: Sequence[nn.Module] = ()) -> None:
         super().__init__()
         self.rungs, self.trunk = nn.ModuleList(rungs), trunk
 
     def output(self, z: Sequence[Tensor], gates: Tensor | None) -> Tensor:
-        rungs = gated((rung(z_j) for rung, z_j in zip(self.rungs, z, strict=True)), gates)
-        return self.trunk(concatenate(*rungs))  # Eq. 85 and 86
+        if self.rungs:
+            z = [rung(z_j) for rung, z_j in zip(self.rungs, z, strict=True)]
+        return self.trunk(concatenate(*gated(z, gates)))  # Eq. 85 and 86
 
 
 class Plain(Shared):
@@ -87,7 +90,7 @@ class Plain(Shared):
         """Layers from the concatenated latents ``[..., dim]`` to ``[..., *x_shape]``."""
 
     def _decoder(self, x_shape: Shape, dims: Shape) -> Decoder:
-        return PlainDecoder(self.picture(sum(dims), x_shape))
+        return SharedDecoder(self.picture(sum(dims), x_shape))
 
 
 class MLP(Plain):
@@ -143,12 +146,3 @@ class _Skip(nn.Sequential):
 
     def forward(self, rows: Tensor) -> Tensor:
         return concatenate(super().forward(rows), rows)
-
-
-class PlainDecoder(Decoder):
-    def __init__(self, trunk: nn.Module) -> None:
-        super().__init__()
-        self.trunk = trunk
-
-    def output(self, z: Sequence[Tensor], gates: Tensor | None) -> Tensor:
-        return self.trunk(concatenate(*gated(z, gates)))
