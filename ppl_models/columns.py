@@ -184,18 +184,7 @@ class Columns(Likelihood):
 
 
 def numeric(columns: Columns, x: Tensor) -> list[Tensor]:
-    """Each column of ``x`` as encoders see it, ``[N, F_d]``, with a gap as the mean of the others.
-
-    Example:
-        >>> import torch
-        >>> from ppl_models import Columns, Normal
-        >>> from ppl_models.columns import numeric
-        >>> x = torch.tensor([[1.0], [3.0], [float("nan")]])
-        >>> numeric(Columns({"a": Normal(1.0)}), x)
-        [tensor([[1.],
-                [3.],
-                [2.]])]
-    """
+    """Each column of ``x`` as encoders see it, ``[N, F_d]``, with a gap as the others' mean."""
     return [
         torch.where(gap[:, None], each.sum(0) / (~gap).sum().clamp_min(1), each)
         for each, gap in zip(columns.column_features(x), x.isnan().unbind(-1), strict=True)

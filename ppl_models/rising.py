@@ -19,13 +19,6 @@ def log_rising_sums(x: Tensor, start: Tensor) -> Tensor:
     :param x: counts ``[..., D]``; no gradient goes to them.
     :param start: a, positive, ``[..., D]``; both are broadcast.
     :returns: ``[...]``, in 64 bits where the device has such: small differences matter.
-
-    Example:
-        >>> import torch
-        >>> from ppl_models.rising import log_rising_sums
-        >>> x, start = torch.tensor([2.0, 0.0, 1.0]), torch.tensor([3.0, 9.0, 5.0])
-        >>> log_rising_sums(x, start).exp()  # 3 * 4, 1, 5
-        tensor(60.0000, dtype=torch.float64)
     """
     x, start = torch.broadcast_tensors(x.to(start.dtype), start)
     return _sums(x.contiguous(), start.contiguous())
