@@ -114,7 +114,7 @@ class ResNet(ReadsImages, Plain):
 
     def features(self, x_shape: Shape) -> tuple[nn.Module, int]:
         sizes = self._sizes(x_shape)
-        blocks = [_Halving(n, m) for n, m in pairwise(self.widths)]
+        blocks = [_Block(n, m) for n, m in pairwise(self.widths)]
         first = nn.Conv2d(x_shape[0], self.widths[0], 1)
         trunk = Batched(3, first, *blocks, nn.ReLU(), nn.Flatten())
         return trunk, self.widths[-1] * prod(sizes[-1])
@@ -123,7 +123,7 @@ class ResNet(ReadsImages, Plain):
         sizes = self._sizes(x_shape)
         start = (self.widths[-1], *sizes[-1])
         steps = zip(pairwise(self.widths[::-1]), sizes[-2::-1], strict=True)
-        blocks = [_Growing(n, m, size) for (n, m), size in steps]
+        blocks = [_Block(n, m, size) for (n, m), size in steps]
         first = Linear(dim, prod(start)), nn.Unflatten(1, start)
         return Batched(1, *first, *blocks, nn.ReLU(), nn.Conv2d(self.widths[0], x_shape[0], 1))
 
@@ -161,31 +161,23 @@ class _WeightNorm(nn.Module):
 
 
 class _Block(nn.Module):
-    def __init__(self, channels_in: int, channels_out: int) -> None:
+    """:param size: height and width of a larger output; by default it is half as high and wide."""
+
+    def __init__(
+        self, channels_in: int, channels_out: int, size: tuple[int, int] | None = None
+    ) -> None:
         super().__init__()
+        self.size = size
         self.first = nn.Conv2d(channels_in, channels_out, 3, padding=1)
         self.second = nn.Conv2d(channels_out, channels_out, 3, padding=1)
         self.beside = nn.Conv2d(channels_in, channels_out, 1)
         self.activation = nn.ReLU()
 
-    def residual(self, h: Tensor) -> Tensor:
-        return self.beside(h) + self.second(self.activation(self.first(self.activation(h))))
-
-
-class _Halving(_Block):
     def forward(self, h: Tensor) -> Tensor:
-        return avg_pool2d(self.residual(h), 2, ceil_mode=True)
-
-
-class _Growing(_Block):
-    """:param size: height and width of the output."""
-
-    def __init__(self, channels_in: int, channels_out: int, size: tuple[int, int]) -> None:
-        super().__init__(channels_in, channels_out)
-        self.size = size
-
-    def forward(self, h: Tensor) -> Tensor:
-        return self.residual(interpolate(h, self.size))
+        if self.size is not None:
+            h = interpolate(h, self.size)
+        h = self.beside(h) + self.second(self.activation(self.first(self.activation(h))))
+        return h if self.size is not None else avg_pool2d(h, 2, ceil_mode=True)
 
 
 class StridedConvNet(ReadsImages, Plain):
