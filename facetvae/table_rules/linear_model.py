@@ -10,7 +10,7 @@ from sklearn.decomposition import PCA
 
 from facetvae.table_rules.components import MAX_ROWS
 from facetvae.table_rules.merging import on_one_thread
-from facetvae.table_rules.rows import some
+from facetvae.table_rules.rows import some_rows
 from facetvae.table_rules.subspaces import Subspaces
 
 # Least deviation of a standardized column's noise: with less, steps of training would leave the
@@ -69,7 +69,7 @@ def linear_model(x: FilledRows, facets: Subspaces) -> LinearModel:
     """The linear model of the facets' coordinates and as many principal components of what these
     leave as make held-out rows likeliest.
     """
-    chosen = np.arange(len(x.drawn))[some(len(x.drawn), most=MAX_ROWS)]
+    chosen = some_rows(np.arange(len(x.drawn)), most=MAX_ROWS)
     rows = x[np.random.default_rng(0).permutation(chosen)]
     fitted, held_out = rows[::2], rows[1::2]
     beside = _components(fitted.drawn, facets)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from sklearn.neighbors import LocalOutlierFactor, NearestNeighbors
 
-from facetvae.table_rules.rows import in_parts
+from facetvae.table_rules.rows import in_parts, some_rows
 
 # Neighbors of each row, or a tenth of the rows if these are fewer; with less than five there is
 # too little to compare.
@@ -42,7 +42,9 @@ class Outliers:
         self, x: np.ndarray, usual: np.ndarray | None = None, shared: Sequence[int] = ()
     ) -> None:
         usual = np.arange(len(x)) if usual is None else usual
-        rows, copies = np.unique(_flat(x[_some(usual, shared)]), axis=0, return_counts=True)
+        chosen = np.setdiff1d(some_rows(usual, most=MOST_ROWS), shared)
+        looked_at = x[np.concatenate([chosen, np.asarray(shared, int)])]
+        rows, copies = np.unique(_flat(looked_at), axis=0, return_counts=True)
         self._rows = self._groups = rows[:0].astype(x.dtype)
         self._k = min(NEIGHBORS, len(rows) // 10)
         if self._k < FEWEST_NEIGHBORS:
@@ -132,11 +134,3 @@ def _nearest(among: np.ndarray, number: int, x: np.ndarray) -> tuple[np.ndarray,
 def _flat(x: np.ndarray) -> np.ndarray:
     rows = np.nan_to_num(x.reshape(len(x), -1).astype(float), copy=False)
     return rows.clip(-FAR, FAR, out=rows)
-
-
-def _some(rows: np.ndarray, always: Sequence[int]) -> np.ndarray:
-    """At most 10,000 of these rows, drawn at random, and those that are always there."""
-    if len(rows) <= MOST_ROWS:
-        return rows
-    chosen = rows[np.random.default_rng(0).choice(len(rows), MOST_ROWS, replace=False)]
-    return np.concatenate([np.setdiff1d(chosen, always), np.asarray(always, int)])

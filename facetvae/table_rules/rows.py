@@ -14,17 +14,14 @@ MANY = 20_000
 DISTINCT = 0.75
 
 
-def some(n: int, seed: int = 0, most: float = np.inf) -> np.ndarray | slice:
-    """At most ``MANY`` of ``n`` rows, and ``most``, in order: all, or drawn at random."""
-    most = int(min(most, MANY))
-    if n <= most:
-        return slice(None)
-    return np.sort(np.random.default_rng(seed).choice(n, most, replace=False))
-
-
 def some_rows(x: np.ndarray, seed: int = 0, most: float = np.inf) -> np.ndarray:
-    """At most ``MANY`` rows of ``x`` ``[N, ...]``, and ``most``, in order; ``x`` if no more."""
-    return x[some(len(x), seed, most)]
+    """At most ``MANY`` rows of ``x`` ``[N, ...]``, and ``most``, drawn at random, in order; ``x``
+    if it has no more.
+    """
+    most = int(min(most, MANY))
+    if len(x) <= most:
+        return x
+    return x[np.sort(np.random.default_rng(seed).choice(len(x), most, replace=False))]
 
 
 def without_copies(x: np.ndarray) -> np.ndarray:

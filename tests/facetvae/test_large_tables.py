@@ -26,7 +26,7 @@ from facetvae.estimators.facets import only_rows
 from facetvae.table_rules import outliers, rows
 from facetvae.table_rules.known import labeled_first
 from facetvae.table_rules.outliers import Outliers
-from facetvae.table_rules.rows import Arranged, some, without_copies
+from facetvae.table_rules.rows import Arranged, some_rows, without_copies
 from lab.benchmarks import million_rows
 from lab.protocols.sources import labelings
 
@@ -178,8 +178,8 @@ def test_rows_change_places_without_a_copy(many: Callable) -> None:
 
 def test_chosen_rows_are_in_order_and_random(many: Callable) -> None:
     many(100)
-    assert np.array_equal(np.arange(100)[some(100)], np.arange(100))
-    chosen = some(1000, seed=2)
+    assert np.array_equal(some_rows(np.arange(100)), np.arange(100))
+    chosen = some_rows(np.arange(1000), seed=2)
     assert len(set(chosen)) == 100
     assert (np.diff(chosen) > 0).all()
     assert abs(chosen.mean() - 500) < 5 * 1000 / np.sqrt(12 * 100)
