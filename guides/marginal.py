@@ -43,4 +43,4 @@ class MarginalGuide(FacetGuide):
 
     def forward(self, x: Tensor, *, num_samples: int | None = None, marginal: bool = True) -> None:
         with self.model.plate(x, len(x)):
-            self.draw_latents(x, self.num_samples if num_samples is None else num_samples)
+            self.draw_latents(x, num_samples)

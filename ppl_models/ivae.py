@@ -78,8 +78,7 @@ class IVAE(Labeled, VaDE):
         check_size("num_labels", num_labels)
         prior = GaussianMixture(num_labels, dim, weights="uniform", scale=scale)
         super().__init__(x_shape, prior, likelihood, network, name)
-        self.site = f"c_{name}"
-        self.num_labels = self.num_label_features = prior.num_components
+        self.name, self.num_label_features = name, prior.num_components
 
     def forward(  # type: ignore[override]
         self, x: Tensor | None = None, *, label: Tensor, num_samples: int = 1
@@ -91,7 +90,7 @@ class IVAE(Labeled, VaDE):
         :param num_samples: L, see :class:`~ppl_models.mfcvae.MFCVAE`.
         """
         # The bound is on log p(x given u): the label's own probability has no part in it.
-        with Given({self.site: self.label_features(label)}, scored=False):
+        with Given({f"c_{self.name}": self.label_features(label)}, scored=False):
             return super().forward(x, size=len(label), num_samples=num_samples)
 
     @property
