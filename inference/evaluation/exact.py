@@ -10,7 +10,8 @@ from scipy.special import roots_hermitenorm
 from torch import Tensor
 
 from guides.amortized import AmortizedGuide
-from guides.base import FacetGuide, check_guide
+from guides.base import FacetGuide
+from inference.objectives.loss import Loss
 from ppl_models.annealing import site_scale
 from ppl_models.base import FacetModel
 from ppl_models.distributions import DiagonalNormal
@@ -67,16 +68,11 @@ def exact_objective(model: FacetModel, guide: FacetGuide, x: Tensor, num_nodes: 
         >>> value.shape, value.requires_grad
         (torch.Size([]), True)
     """
-    check_guide(guide)
+    Loss(model, guide)  # refuses a guide of another model
     if model.takes or not guide.factorizes or guide.deterministic:
         raise ValueError(
             f"{type(guide).__name__}'s facets depend on one another given x, or on more than x, or "
             "are points without a density, and this value is for those of which nothing is so"
-        )
-    if guide.model is not model:
-        raise ValueError(
-            "the guide was built for another model: build one for this model, "
-            "such as VaDEGuide(model)"
         )
     if check_count("num_nodes", num_nodes) < 2:
         raise ValueError("num_nodes must be at least 2 to tell convergence, got 1")
