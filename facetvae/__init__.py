@@ -2,8 +2,8 @@
 
 ``from facetvae import MultiFacetClustering, MFCVAE, VaDEGuide, SVIRunner`` finds each name where it
 is defined: in :mod:`ppl_models`, :mod:`guides`, :mod:`inference`, :mod:`facetvae.estimators` or
-:mod:`facetvae.describing`. Importing ``facetvae`` alone is fast:
-PyTorch and Pyro are imported with the first name that needs them.
+:mod:`facetvae.describing`. Importing ``facetvae`` alone is fast: PyTorch and Pyro are imported with
+the first name that needs them.
 """
 
 from __future__ import annotations

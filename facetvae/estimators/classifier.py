@@ -17,15 +17,12 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 
 from facetvae.estimators.arrays import plain_labels
 from facetvae.estimators.base import FacetEstimator, restore_on_error
-from facetvae.estimators.defaults import default_plain_network, epochs_of
+from facetvae.estimators.defaults import STEPS, default_plain_network, epochs_of
 from facetvae.estimators.training import check_trained
 from facetvae.estimators.words import plain_values
 from guides import ClassifierGuide
 from ppl_models import NVAE
 from ppl_models.turns import exclusive
-
-# Optimizer steps if no number of epochs is given.
-STEPS = 4000
 
 # scikit-learn compares labels as integers of 64 bits.
 LARGEST_LABEL = 2.0**63
@@ -112,8 +109,7 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
 
     def export(self, path: str | Path, *, dtype: torch.dtype = torch.float32) -> None:
         """Write :meth:`predict_proba`, with the means of the latents, as a program that runs
-        without this library; see
-        ``MultiFacetClustering.export``.
+        without this library; see ``MultiFacetClustering.export``.
 
         ``["class"]["probabilities"]`` of its result are of ``classes_``, which the file
         ``about.json`` in it lists.

@@ -11,6 +11,8 @@ import numpy as np
 from ppl_models import MLP, ConvLadder, MLPLadder
 from ppl_models.networks import Architecture
 
+# Optimizer steps of estimators without phases, if no number of epochs is given.
+STEPS = 4000
 # Share of a further facet's phase in which it is faded in.
 FADE = 0.6
 # How often the width of a network doubles from level to level.

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from facetvae.estimators.base import FacetEstimator, restore_on_error
-from facetvae.estimators.defaults import default_plain_network, epochs_of
+from facetvae.estimators.defaults import STEPS, default_plain_network, epochs_of
 from facetvae.estimators.training import check_trained
 from guides import GroupedGuide
 from inference.training.batching import Groups
@@ -23,8 +23,6 @@ from ppl_models.given.frames import given, is_frame, native_columns
 from ppl_models.given.labels import as_groups
 from ppl_models.turns import exclusive
 
-# Optimizer steps if no number of epochs is given.
-STEPS = 4000
 # In the order of the features.
 PARTS = ("content", "style")
 
@@ -120,8 +118,7 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
 
     def impute(self, X: Any, *, groups: Any = None) -> Any:
         """``X`` with each missing entry replaced by its mean given the observed entries of its
-        group, in the user's units; see
-        ``MultiFacetClustering.impute``.
+        group, in the user's units; see ``MultiFacetClustering.impute``.
 
         :param X: ``[N, ...]``, NaN where missing.
         """
