@@ -23,6 +23,7 @@ from inference.records import as_line
 from inference.run import Run
 from ppl_models.given.checks import check_count, check_kind, check_path, number
 
+FUNCTION: Any = Callable, "a function that is called with the runner"
 # What PyTorch's scheduler remembers beside its settings.
 PLATEAU = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")
 
@@ -78,7 +79,7 @@ class Evaluate(_EveryEpochs):
     """
 
     def __init__(self, measure: Callable[[Run], Mapping[str, float]], every: int = 1) -> None:
-        self.measure = _check_function("measure", measure)
+        self.measure = check_kind("measure", measure, *FUNCTION)
         super().__init__(every)
 
     def act(self, runner: Run, record: dict[str, Any]) -> None:
@@ -178,7 +179,7 @@ class Draw(_EveryEpochs):
 
     def __init__(self, folder: str | Path, draw: Callable[[Run, Path], Any], every: int) -> None:
         self.folder = check_path("folder", folder).absolute()
-        self.draw = _check_function("draw", draw)
+        self.draw = check_kind("draw", draw, *FUNCTION)
         super().__init__(every)
 
     def check(self, runner: Run) -> None:
@@ -339,12 +340,6 @@ class ReduceOnPlateau:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         # The scheduler needs the run's optimizer, which is available at the next record.
         self.scheduler, self.resumed = None, dict(state["scheduler"])
-
-
-def _check_function(name: str, value: Any) -> Any:
-    if not callable(value):
-        raise ValueError(f"{name} must be a function that is called with the runner, got {value!r}")
-    return value
 
 
 def _check_threshold(value: Any) -> float:
