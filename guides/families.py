@@ -199,9 +199,7 @@ class Refined(Family):
         family = Diagonal() if family is None else family
         self.family = check_kind("family", family, Family, "a family, such as FullCovariance()")
         self.num_steps = check_size("num_steps", num_steps)
-        self.num_points = check_size("num_points", num_points)
-        if num_points == 1:
-            raise ValueError("num_points must be at least 2, so that they tell a variance, got 1")
+        self.num_points = check_size("num_points", num_points, least=2)  # to tell a variance
         check_positive("rate", rate)
         self.rate = rate
 

@@ -42,8 +42,7 @@ class CodedLikelihood(Likelihood):
         self.num_categories = num_categories
         if num_categories is None:
             return
-        if check_size("num_categories", num_categories) < 2:
-            raise ValueError(f"num_categories must be at least 2, got {num_categories}")
+        check_size("num_categories", num_categories, least=2)
         self.support = (0.0, float(num_categories - 1))
 
     def output_shape(self, x_shape: Sequence[int]) -> tuple[int, ...]:

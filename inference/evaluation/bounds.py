@@ -50,8 +50,7 @@ def elbo(
         >>> bound < 0 < error
         True
     """
-    if check_size("num_draws", num_draws) < 2:
-        raise ValueError(f"num_draws must be at least 2 to give a standard error, got {num_draws}")
+    check_size("num_draws", num_draws, least=2)  # to give a standard error
     loss = Loss(model, guide)
     data = guide.observed(x, given).to(model.gates.device)
     with _as_evaluated(guide):

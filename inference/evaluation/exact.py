@@ -74,8 +74,7 @@ def exact_objective(model: FacetModel, guide: FacetGuide, x: Tensor, num_nodes: 
             f"{type(guide).__name__}'s facets depend on one another given x, or on more than x, or "
             "are points without a density, and this value is for those of which nothing is so"
         )
-    if check_count("num_nodes", num_nodes) < 2:
-        raise ValueError("num_nodes must be at least 2 to tell convergence, got 1")
+    check_count("num_nodes", num_nodes, least=2)  # to tell convergence
     x = model.prepare(Observed(as_data(x, model))[:].x)
     heads = guide.heads(x)
     loss = _by_quadrature(model, guide, heads, x, num_nodes)

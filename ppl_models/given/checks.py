@@ -20,17 +20,17 @@ MAX_SIZE = 100_000_000
 MAX_SEED = 2**32 - 1
 
 
-def check_count(name: str, value: Any) -> int:
-    """``value`` if it is an integer of at least 1."""
+def check_count(name: str, value: Any, least: int = 1) -> int:
+    """``value`` if it is an integer of at least 1, or ``least``."""
     found = _integer(value)
-    if found is None or found < 1:
-        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
+    if found is None or found < least:
+        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
     return found
 
 
-def check_size(name: str, value: Any) -> int:
-    """``value`` if it is an integer from 1 to ``MAX_SIZE``."""
-    found = check_count(name, value)
+def check_size(name: str, value: Any, least: int = 1) -> int:
+    """``value`` if it is an integer from 1, or ``least``, to ``MAX_SIZE``."""
+    found = check_count(name, value, least)
     if found > MAX_SIZE:
         raise ValueError(
             f"{name} must be at most {MAX_SIZE}, got {value}: it would not fit in memory"

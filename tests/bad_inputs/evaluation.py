@@ -183,7 +183,7 @@ DIAGNOSTICS = {
         (
             "range: one node",
             exact(guide, num_nodes=1),
-            "num_nodes must be at least 2 to tell convergence, got 1",
+            "num_nodes must be an integer of at least 2, got 1",
         ),
         ("shape: x", exact(guide, x=TENSOR[0]), r"x has shape \[6\]"),
     ],

@@ -196,7 +196,7 @@ GUIDES = {
     "Refined": [
         ("type: family", lambda: Refined("full"), r"family must be a family, such as"),
         ("range: num_steps", lambda: Refined(num_steps=0), f"num_steps {COUNT}, got 0"),
-        ("range: num_points", lambda: Refined(num_points=1), "must be at least 2"),
+        ("range: num_points", lambda: Refined(num_points=1), "integer of at least 2"),
         ("range: rate", lambda: Refined(rate=0), "must be a positive number, got 0"),
         (
             "misfit: reads_label",

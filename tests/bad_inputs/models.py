@@ -330,8 +330,8 @@ LIKELIHOODS = {
         )
     ],
     "Categorical": [
-        ("range: one", lambda: Categorical(1), "num_categories must be at least 2, got 1"),
-        ("type: number", lambda: Categorical(2.0), f"num_categories {COUNT}, got 2.0"),
+        ("range: one", lambda: Categorical(1), "num_categories must .* of at least 2, got 1"),
+        ("type: number", lambda: Categorical(2.0), "num_categories must be an integer .* got 2.0"),
         (
             "missing: number",
             lambda: plain(Categorical()),
@@ -344,8 +344,8 @@ LIKELIHOODS = {
         ),
     ],
     "Ordinal": [
-        ("range: one", lambda: Ordinal(1), "num_categories must be at least 2, got 1"),
-        ("type: names", lambda: Ordinal(["low", "high"]), f"num_categories {COUNT}"),
+        ("range: one", lambda: Ordinal(1), "num_categories must .* of at least 2, got 1"),
+        ("type: names", lambda: Ordinal(["low", "high"]), "num_categories must be an integer"),
         ("range: code", lambda: Ordinal(3).check(torch.tensor([0.5])), r"values such as 0.5, but"),
     ],
     "Columns": [

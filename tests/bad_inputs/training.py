@@ -491,8 +491,8 @@ RUNS = {
         ("range: epochs", lambda: learn_to_encode(mlvae(), 9, -1), f"epochs {COUNT}, got -1"),
     ],
     "elbo": [
-        ("range: draws", lambda: elbo(guide().model, guide(), X, 1), "num_draws must be at least"),
-        ("type: draws", lambda: elbo(guide().model, guide(), X, "9"), f"num_draws {COUNT}, got"),
+        ("range: draws", lambda: elbo(guide().model, guide(), X, 1), "num_draws .* at least 2"),
+        ("type: draws", lambda: elbo(guide().model, guide(), X, "9"), "num_draws .* at least 2"),
         ("misfit: model", lambda: elbo(facet(), guide(), X), "the guide was built for another"),
     ],
     "elbo_per_datum": [
