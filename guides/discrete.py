@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
-from math import inf, log, prod
+from math import log, prod
 from typing import Any
 
 import pyro
@@ -17,7 +17,7 @@ from torch.nn.functional import mse_loss
 from ppl_models.base import FacetModel
 from ppl_models.configurable import Configurable, Options
 from ppl_models.distributions import Component, RelaxedComponent
-from ppl_models.given.checks import check_count, check_kind, check_one_of, check_positive, number
+from ppl_models.given.checks import check_count, check_kind, check_one_of, check_positive
 from ppl_models.modes import temporarily
 from ppl_models.program import ENUMERATE
 
@@ -172,9 +172,7 @@ class Annealed(Options):
     """
 
     def __init__(self, start: float = 1.0, end: float = 0.3, steps: int = 10_000) -> None:
-        if not (0 < number(start) < inf and 0 < number(end) < inf):
-            raise ValueError(f"temperatures must be positive, got start={start!r}, end={end!r}")
-        self.start, self.end = start, end
+        self.start, self.end = check_positive("start", start), check_positive("end", end)
         self.steps = check_count("steps", steps)
 
     def __call__(self, step: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ppl_models.configurable import Options
-from ppl_models.given.checks import check_count, number
+from ppl_models.given.checks import check_count, check_counts, number
 
 if TYPE_CHECKING:
     from ppl_models.base import FacetModel
@@ -194,11 +194,7 @@ class ProgressiveFadeIn(Schedule):
     def __init__(
         self, epochs: Sequence[int], fade_steps: int = 15_000, waiting_weight: float = 0.0
     ) -> None:
-        if not isinstance(epochs, Sequence) or isinstance(epochs, str) or not epochs:
-            raise ValueError(
-                f"epochs must hold the length of each phase, such as (201, 201), got {epochs!r}"
-            )
-        self.epochs = tuple(check_count("each phase of epochs", length) for length in epochs)
+        self.epochs = check_counts("epochs", epochs, "(201, 201)")
         self.fade_steps = check_count("fade_steps", fade_steps)
         if not 0 <= number(waiting_weight) <= 1:
             raise ValueError(f"waiting_weight must be within [0, 1], got {waiting_weight!r}")

@@ -209,8 +209,8 @@ GUIDES = {
         ("range: temperature", lambda: GumbelSoftmax(0), "temperature must be a positive number"),
     ],
     "Annealed": [
-        ("range: end", lambda: Annealed(1.0, 0.0), "temperatures must be positive, got start=1.0"),
-        ("huge: start", lambda: Annealed(INF), "temperatures must be positive, got start=inf"),
+        ("range: end", lambda: Annealed(1.0, 0.0), "end must be a positive number, got 0.0"),
+        ("huge: start", lambda: Annealed(INF), "start must be a positive number, got inf"),
         ("type: steps", lambda: Annealed(steps=1e4), f"steps {COUNT}, got 10000.0"),
     ],
     "ScoreFunction": [

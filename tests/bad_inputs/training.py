@@ -89,8 +89,8 @@ SCHEDULES = {
         ("misfit: run", lambda: fit(schedule=CoolDown(2, 9)), "cooling would end at step 9, but"),
     ],
     "ProgressiveFadeIn": [
-        ("range: phase", lambda: ProgressiveFadeIn((0, 5)), f"each phase of epochs {COUNT}, got 0"),
-        ("type: epochs", lambda: ProgressiveFadeIn(201), "must hold the length of each phase"),
+        ("range: phase", lambda: ProgressiveFadeIn((0, 5)), f"each of epochs {COUNT}, got 0"),
+        ("type: epochs", lambda: ProgressiveFadeIn(201), "epochs must be a sequence of integers"),
         ("range: fade", lambda: ProgressiveFadeIn((5, 5), 0), f"fade_steps {COUNT}, got 0"),
         ("range: waiting", lambda: ProgressiveFadeIn((5,), 9, 2), r"within \[0, 1\], got 2"),
         (
