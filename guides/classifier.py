@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyro
@@ -59,6 +59,7 @@ class ClassifierGuide(SupervisedGuide):
     """
 
     kind = NVAE
+    model: NVAE
     needs = Needs.CLASSIFICATION
     takes = ("label",)
     reads = ()
@@ -78,7 +79,7 @@ class ClassifierGuide(SupervisedGuide):
         known: Tensor | None = None,
         num_samples: int | None = None,
     ) -> None:
-        model = cast(NVAE, self.model)
+        model = self.model
         heads = self.heads(x)
         logits = self.cluster_logits("class", heads["class"])
         found = label if known is None else torch.where(known, label, -1)
@@ -97,7 +98,7 @@ class ClassifierGuide(SupervisedGuide):
     # Layout of the encoder's output: 2 d numbers for z, and for the class facet L logits.
 
     def head_size(self, name: str) -> int:
-        logits = cast(NVAE, self.model).num_classes if name == "class" else 0
+        logits = self.model.num_classes if name == "class" else 0
         return super().head_size(name) + logits
 
     def latent_posterior(self, name: str, head: Tensor) -> dist.TorchDistribution:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyro
@@ -84,6 +84,7 @@ class CodebookGuide(FacetGuide):
     """
 
     kind = VQVAE
+    model: VQVAE
     needs = Needs.RELAXATION
 
     def __init__(
@@ -97,7 +98,7 @@ class CodebookGuide(FacetGuide):
         self.discrete.attach(model)
 
     def forward(self, x: Tensor, *, num_samples: int | None = None) -> None:
-        model = cast(VQVAE, self.model)
+        model = self.model
         with model.plate(x, len(x)):
             logits = model.codebook.log_affinity(self.heads(x)[model.name])
             with self.draws(num_samples):
@@ -108,7 +109,7 @@ class CodebookGuide(FacetGuide):
 
     def latent_posterior(self, name: str, head: Tensor) -> dist.TorchDistribution:
         """The mean of z as a point; z itself has one of K vectors at each place."""
-        codebook = cast(VQVAE, self.model).codebook
+        codebook = self.model.codebook
         return dist.Delta(codebook.vectors(codebook.log_affinity(head).softmax(-1)), event_dim=1)
 
     @torch.no_grad()
@@ -123,13 +124,12 @@ class CodebookGuide(FacetGuide):
     @torch.no_grad()
     def reconstruct(self, x: ArrayLike | Tensor, **given: Any) -> np.ndarray:
         """Mean of p(x given c) at the nearest codes: ``[N, *x_shape]``."""
-        model = cast(VQVAE, self.model)
-        parts = self._log_affinity(x, given).split(EVALUATION_BATCH)
+        model, parts = self.model, self._log_affinity(x, given).split(EVALUATION_BATCH)
         codes = (model.codebook.vectors(one_hot_of_largest(part)) for part in parts)
         with evaluating(self):
             means = [model.decode({model.name: each}).mean for each in codes]
         return torch.cat(means).cpu().numpy()
 
     def _log_affinity(self, x: ArrayLike | Tensor, given: Mapping[str, Any]) -> Tensor:
-        model = cast(VQVAE, self.model)
-        return model.codebook.log_affinity(self._all_heads(self.observed(x, given))[model.name])
+        heads = self._all_heads(self.observed(x, given))
+        return self.model.codebook.log_affinity(heads[self.model.name])

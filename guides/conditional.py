@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from torch import Tensor
 
 from guides.base import FacetGuide, check_model
@@ -39,6 +37,7 @@ class ConditionalGuide(FacetGuide):
     """
 
     takes = ("label",)
+    model: Labeled
 
     def __init__(
         self,
@@ -73,12 +72,12 @@ class ConditionalGuide(FacetGuide):
     def build_encoder(self) -> Encoder:
         if not self.reads_label:
             return super().build_encoder()
-        network, beside = self.model.network, cast(Labeled, self.model).num_label_features
+        network, beside = self.model.network, self.model.num_label_features
         shape = network.joined_shape(self.model.features_shape, beside)
         return network.encoder(shape, [self.head_size(name) for name in self.model.priors])
 
     def _prepared_heads(self, prepared: Tensor, **given: Tensor) -> dict[str, Tensor]:
         if not self.reads_label:
             return super()._prepared_heads(prepared)
-        known = cast(Labeled, self.model).label_features(given["label"]).to(prepared)
+        known = self.model.label_features(given["label"]).to(prepared)
         return super()._prepared_heads(self.model.network.join(prepared, known))

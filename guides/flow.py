@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import pyro.distributions as dist
 import torch
 from torch import Tensor
@@ -45,6 +43,7 @@ class FlowGuide(MarginalGuide):
     """
 
     kind = GMMFlow
+    model: GMMFlow
     deterministic = True
 
     def __init__(self, model: FacetModel) -> None:
@@ -57,6 +56,5 @@ class FlowGuide(MarginalGuide):
         return MappedPoint(head[..., :-1], -head[..., -1], event_dim=1)
 
     def _prepared_heads(self, prepared: Tensor, **given: Tensor) -> dict[str, Tensor]:
-        model = cast(GMMFlow, self.model)
-        z, log_determinant = model.flow.invert(prepared)
-        return {model.name: torch.cat([z, log_determinant.unsqueeze(-1)], -1)}
+        z, log_determinant = self.model.flow.invert(prepared)
+        return {self.model.name: torch.cat([z, log_determinant.unsqueeze(-1)], -1)}

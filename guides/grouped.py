@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Any, cast
+from typing import Any
 
 import pyro
 import pyro.distributions as dist
@@ -53,6 +53,7 @@ class GroupedGuide(FacetGuide):
     """
 
     kind = MLVAE
+    model: MLVAE
     takes = ("group",)
     factorizes = False
     needs = Needs.GROUPING
@@ -96,7 +97,7 @@ class GroupedGuide(FacetGuide):
 
         :param size: how many samples the batch represents, if not its number of rows.
         """
-        model = cast(MLVAE, self.model)
+        model = self.model
         heads = self.heads(x, **({} if row is None else {"row": row}))
         with self.draws(num_samples):
             with model.contents(group, content):
