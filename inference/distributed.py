@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["DataParallel", "Shard", "SingleProcess"]
 
 T = TypeVar("T")
-Gradients = Sequence[Tensor | None]
+Gradients = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -70,12 +70,12 @@ class SingleProcess:
         return batch, 1.0
 
     def mean(
-        self, loss: Tensor, gradients: Gradients, counts: float, parameters: Sequence[Tensor]
+        self, loss: Tensor, gradients: Gradients, counts: float, parameters: Mapping[str, Tensor]
     ) -> tuple[Tensor, Gradients]:
         """The whole batch's objective and its gradient, from those of each process's part.
 
         :param loss: the objective of this process's part, detached.
-        :param gradients: its gradient, for each of ``parameters``.
+        :param gradients: its gradient, for those of ``parameters`` that have one.
         :param counts: what :meth:`shard` returned.
         """
         return loss, gradients
@@ -188,16 +188,17 @@ class DataParallel(SingleProcess):
         return replace(mine, size=size), own
 
     def mean(
-        self, loss: Tensor, gradients: Gradients, counts: float, parameters: Sequence[Tensor]
+        self, loss: Tensor, gradients: Gradients, counts: float, parameters: Mapping[str, Tensor]
     ) -> tuple[Tensor, Gradients]:
-        pairs = zip(parameters, gradients, strict=True)
-        own = [torch.zeros_like(p) if g is None else g for p, g in pairs]
+        own = [gradients.get(name, torch.zeros_like(p)) for name, p in parameters.items()]
         flat = torch.cat([*(g.flatten() for g in own), loss[None], torch.ones_like(loss)[None]])
         with _reaching_all():
             total: Any = self.fabric.all_reduce(flat * counts, reduce_op="sum")
         mean = total[:-1] / total[-1]
-        found = [torch.empty_like(p) for p in parameters]  # in each parameter's memory layout
-        for each, part in zip(found, mean[:-1].split([p.numel() for p in found]), strict=True):
+        # In each parameter's memory layout.
+        found = {name: torch.empty_like(p) for name, p in parameters.items()}
+        parts = mean[:-1].split([each.numel() for each in found.values()])
+        for each, part in zip(found.values(), parts, strict=True):
             each.copy_(part.view_as(each))
         return mean[-1], found
 

@@ -24,9 +24,9 @@ class NotLoweredError(ValueError):
     """An operation has no form in JAX here."""
 
 
-#: Maps the values of a state's first tensors, of what is given besides, and of random draws in
-#: their order, to a program's results and the values that the state's tensors have afterwards.
-Lowered = Callable[[Sequence[Any], Sequence[Any], Iterable[Any]], tuple[Any, list[Any]]]
+#: Maps the values of what a program is given, and of random draws in their order, to the values
+#: that the given tensors have afterwards.
+Lowered = Callable[[Sequence[Any], Iterable[Any]], list[Any]]
 
 
 def lower(program: GraphModule, draws: set[Node]) -> Lowered:
@@ -46,23 +46,17 @@ def lower(program: GraphModule, draws: set[Node]) -> Lowered:
     }
     given = [node for node in nodes if node.op == "placeholder"]
 
-    def run(
-        state: Sequence[Any], beside: Sequence[Any], drawn: Iterable[Any]
-    ) -> tuple[Any, list[Any]]:
-        held = len(given) - len(beside)
-        known = constants | dict(zip(given, [*state[:held], *beside], strict=True))
-        rest = iter(drawn)
+    def run(values: Sequence[Any], drawn: Iterable[Any]) -> list[Any]:
+        known, rest = constants | dict(zip(given, values, strict=True)), iter(drawn)
 
         def value(node: Node) -> Any:
             return known[_tensor(node)]
 
         for node in nodes:
-            if node.op == "output":
-                return map_arg(node.args[0], value), [known[each] for each in given[:held]]
             if node.op == "call_function":
                 known[node] = result = next(rest) if node in draws else _result(node, value)
                 known |= _changed(node, result)
-        raise AssertionError("a program ends with its output")
+        return [known[each] for each in given]
 
     return run
 
@@ -115,7 +109,9 @@ def _written(node: Node) -> list[Node]:
     values: list[Any] = [
         value
         for argument, value in zip(arguments, node.args, strict=True)
-        if argument.alias_info is not None and argument.alias_info.is_write
+        if argument.alias_info is not None
+        and argument.alias_info.is_write
+        and argument.name != "grads"  # which fused Adam changes only with a scale
     ]
     several = [value if isinstance(value, list | tuple) else [value] for value in values]
     return [_tensor(each) for of in several for each in of]
@@ -214,7 +210,7 @@ def _adam(
     *, lr: Array, beta1: float, beta2: float, weight_decay: float, eps: float, amsgrad: bool,
     maximize: bool, grad_scale: None = None, found_inf: Array,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """New parameters, gradients as they are, and new moments; the old ones if ``found_inf``."""
+    """New parameters and moments; the old ones if ``found_inf``."""
     assert not amsgrad
     assert not maximize
     steps = jnp.stack(counts).astype(lr.dtype)  # in double precision, as 1 - beta2 cancels
@@ -243,7 +239,7 @@ def _adam(
         for i, *own in zip(of, *parts, strict=True):
             new[i] = [part.reshape(parameters[i].shape) for part in own]
     moved, moments, squares = zip(*(new[i] for i in range(len(parameters))), strict=True)
-    return *moved, *gradients, *moments, *squares
+    return *moved, *moments, *squares
 
 
 def _spread(values: Sequence[Array], like: Sequence[Array]) -> Array:

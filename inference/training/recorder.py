@@ -5,14 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from inference.randomness import seeded, undisturbed
-from inference.training.recording import Recorded, RecordedStep, TensorFunction, laid_out, recorded
+from inference.randomness import undisturbed
+from inference.training.recording import Recorded, recorded
 from inference.training.update import MOMENTS, Update
 from ppl_models.given.observed import Observed
 
@@ -20,8 +19,8 @@ NOT_ADAM = "its optimizer is not fused Adam"
 # Of a call of XLA, at most: steps, and numbers in their batches.
 STEPS, NUMBERS = 64, 2**24
 
-#: Objectives ``[S]`` or a scalar, detached, and the gradient of their sum by parameter.
-Gradient = tuple[Tensor, Sequence[Tensor | None]]
+#: Objectives ``[S]`` or a scalar, detached, and the gradient of their sum by parameter's name.
+Gradient = tuple[Tensor, Mapping[str, Tensor]]
 #: Takes a step on each of some batches of one shape.
 Turn = Callable[[Sequence[Observed]], None]
 
@@ -65,35 +64,22 @@ class Recorder:
     """Takes steps, or computes parts of them, by recorded programs, one for each shape of a batch,
     which have fixed which parameters learn and the settings of all parts.
 
-    :param objectives: ``[S]`` or a scalar, as a pure function of parameters and buffers by name,
-        the step, and a batch.
-    :param settings: what must not change after something was recorded.
-    :param updates: of each run.
+    :param steps: whose they are (:class:`~inference.training.steps.Steps`).
 
     :ivar refused: why the steps cannot be recorded, or not be compiled, if that is so.
     """
 
-    def __init__(
-        self,
-        objectives: Callable[[Mapping[str, Tensor], Tensor, Observed], Tensor],
-        settings: Callable[[], Any],
-        updates: Sequence[Update],
-        recording: Recording,
-    ) -> None:
-        self.objectives, self.settings, self.updates = objectives, settings, updates
-        self.recording = recording
+    def __init__(self, steps: Any) -> None:
+        self.steps, self.updates, self.recording = steps, steps.updates, steps.recording
         self.refused: dict[str, str] = {}
         self.programs: dict[tuple[Hashable, ...], Any] = {}
         self.recorded_for: Any = None
 
-    def look(self, held: dict[str, Tensor], settings: Any) -> None:
+    def look(self, settings: Any) -> None:
         """Take in what callbacks may have changed, and drop what was recorded, if it was.
 
-        :param held: parameters and buffers by name.
-        :param settings: see above, as they are now.
+        :param settings: of the steps, as they are now.
         """
-        self.held = held
-        self.learning = [name for name, tensor in held.items() if tensor.requires_grad]
         # Graphs have fixed the addresses of tensors, which may have been replaced.
         self.programs = {key: of for key, of in self.programs.items() if key[0] != "cuda graph"}
         if settings != self.recorded_for:
@@ -109,11 +95,10 @@ class Recorder:
         found = self._kept("replay", _key(batch), lambda: self._gradient(batch))
         if found is None:
             return None
-        program, has = found
+        program, names = found
         with torch.no_grad():
-            values, *rest = program.run(*self._given(batch))
-        gradients = iter(rest)
-        return values, [next(gradients) if each else None for each in has]
+            objectives, *gradients = program.run(*self._given(batch))
+        return objectives, dict(zip(names, gradients, strict=True))
 
     def take_update(
         self, update: Update, loss: Tensor, gradients: Mapping[str, Tensor], before: Sequence[Any]
@@ -176,41 +161,35 @@ class Recorder:
     def _given(self, batch: Observed) -> list[Tensor]:
         """What the gradient's program takes: parameters and buffers, the step, and the batch."""
         step = self.updates[0].run.counters["step"]
-        return [*self.held.values(), step, *tensors_of(batch)]
+        return [*self.steps.held.values(), step, *tensors_of(batch)]
 
-    def _gradient(self, batch: Observed) -> tuple[Recorded, list[bool]]:
-        has: list[bool] = []
-        function, examples = self._with_gradient(batch, has), self._given(batch)
-        before = self.settings()
-        with undisturbed():
-            found = recorded(function, examples)
-        if self.settings() != before:
-            # too little to be seen in the results so far
-            raise ValueError("it changes settings of its own in each step")
-        return found, has
-
-    def _with_gradient(self, batch: Observed, has: list[bool]) -> TensorFunction:
-        """The objectives and the gradient of their sum, as a function of tensors.
-
-        :param has: filled with which of the parameters that learn have one; those alone are given.
-        """
-        names, learning = list(self.held), self.learning
+    def _gradient(self, batch: Observed) -> tuple[Recorded, tuple[str, ...]]:
+        """A program of the objectives and their gradient, and the parameters that have one."""
+        held, learning = list(self.steps.held), list(self.steps.learning)
+        names: tuple[str, ...] = ()
 
         def both(*tensors: Tensor) -> list[Tensor]:
-            held = dict(zip(names, tensors, strict=False))
-            held |= {name: held[name].detach().requires_grad_() for name in learning}
-            step, x, *rest = tensors[len(names) :]
+            nonlocal names
+            known = dict(zip(held, tensors, strict=False))
+            leaves = {name: known[name].detach().requires_grad_() for name in learning}
+            step, x, *rest = tensors[len(held) :]
             like = Observed(x, dict(zip(batch.given, rest, strict=True)), batch.size)
-            values = self.objectives(held, step, like)
-            leaves = [held[name] for name in learning]
-            gradients = torch.autograd.grad(values.sum(), leaves, allow_unused=True)
-            has[:] = [gradient is not None for gradient in gradients]
-            return [values.detach(), *(g for g in laid_out(gradients, leaves) if g is not None)]
+            values = self.steps.objectives(known | leaves, step, like)
+            objectives, gradients = with_gradient(values, leaves)
+            names = tuple(gradients)
+            return [objectives, *gradients.values()]
 
-        return both
+        before = self.steps.settings()
+        with undisturbed():
+            found = recorded(both, self._given(batch))
+        if self.steps.settings() != before:
+            # too little to be seen in the results so far
+            raise ValueError("it changes settings of its own in each step")
+        return found, names
 
-    def _whole(self, batch: Observed) -> tuple[RecordedStep, Callable[[], list[Tensor]]]:
-        """A whole step, and what gives its state.
+    def _whole(self, batch: Observed) -> tuple[Recorded, tuple[str, ...]]:
+        """A program of a whole step, which changes the update's state, given before a batch; and
+        the parameters that have a gradient.
 
         :raises ValueError: if it cannot be recorded.
         """
@@ -218,41 +197,58 @@ class Recorder:
         found = self._kept("replay", _key(batch), lambda: self._gradient(batch))
         if found is None:
             raise ValueError(self.refused["replay"])
-        gradient, has = found
-        names = tuple(n for n, each in zip(self.learning, has, strict=True) if each)
-        state, given = update.state(names), self._given(batch)
-        before = [state[name] for name in update.changing]
-        with seeded(0, batch.x.device):
-            results = gradient.run(*(each.clone() for each in given))
-        examples = [*state.values(), *results, *before]
-        places = {name: place for place, name in enumerate(state)}
-        step = RecordedStep(
-            gradient,
-            recorded(update.function(names), examples),
-            held=len(given) - len(inputs),
-            before=[places[name] for name in update.changing],
-            telling=[places["total"], *(places[f"{MOMENTS[0]} {name}"] for name in names)],
-        )
-        return step, lambda: list(update.state(names).values())
+        gradient, names = found
+        state, finish = update.state(names), update.function(names)
+        held = len(self._given(batch)) - len(inputs)  # of the state's tensors the gradient's
+
+        def step(*tensors: Tensor) -> list[Tensor]:
+            now, given = tensors[: len(state)], tensors[len(state) :]
+            by_name = dict(zip(state, now, strict=True))
+            before = [by_name[name].clone() for name in update.changing]
+            return finish(*now, *gradient.run(*now[:held], *given), *before)
+
+        return recorded(step, [*state.values(), *inputs]), names
 
     def _compiled(self, batch: Observed) -> Turn:
         from inference.training.xla import compiled
 
-        step, state = self._whole(batch)
-        program = compiled(step, state(), tensors_of(batch), self.room(batch))
-        return lambda batches: program(state(), [tensors_of(each) for each in batches])
+        (program, names), (update,) = self._whole(batch), self.updates
+        state, inputs = update.state(names), tensors_of(batch)
+        told = ["total", *(f"{MOMENTS[0]} {name}" for name in names)]
+        places = [[*state].index(name) for name in told]
+        steps = compiled(program, list(state.values()), inputs, self.room(batch), places)
+
+        def turn(batches: Sequence[Observed]) -> None:
+            now = list(update.state(names).values())
+            steps(now, [tensors_of(each) for each in batches])
+
+        return turn
 
     def _captured(self, batch: Observed) -> Turn:
         from inference.training.cuda_graph import captured
 
-        step, state = self._whole(batch)
-        replay = captured(partial(step.take, state()), tensors_of(batch))
+        program, names = self._whole(batch)
+        state = self.updates[0].state(names).values()
+        replay = captured(lambda given: program.run(*state, *given), tensors_of(batch))
 
         def turn(batches: Sequence[Observed]) -> None:
             for each in batches:
                 replay(tensors_of(each))
 
         return turn
+
+
+def with_gradient(objectives: Tensor, parameters: Mapping[str, Tensor]) -> Gradient:
+    """The objectives with their gradient, for the parameters that have one: in each one's memory
+    layout, which fused optimizers rely on.
+    """
+    found = torch.autograd.grad(objectives.sum(), list(parameters.values()), allow_unused=True)
+    pairs = zip(parameters.items(), found, strict=True)
+    return objectives.detach(), {
+        name: g if g.stride() == p.stride() else torch.empty_like(p).copy_(g)
+        for (name, p), g in pairs
+        if g is not None
+    }
 
 
 def tensors_of(batch: Observed) -> list[Tensor]:

@@ -55,31 +55,6 @@ def recorded(function: TensorFunction, examples: Sequence[Tensor]) -> Recorded:
     return Recorded(graph, run)
 
 
-class RecordedStep(NamedTuple):
-    """A whole step as operations on a state and a batch.
-
-    :ivar gradient: of the first tensors of the state, and a batch; gives the objective and the
-        gradients, and may change buffers.
-    :ivar update: of the state, what ``gradient`` gives, and some of the state's tensors as they
-        were before; changes the state.
-    :ivar held: how many tensors of the state ``gradient`` takes.
-    :ivar before: the places of those tensors.
-    :ivar telling: the places of the total of the objectives, and of the means of the gradients.
-    """
-
-    gradient: Recorded
-    update: Recorded
-    held: int
-    before: Sequence[int]
-    telling: Sequence[int]
-
-    def take(self, state: Sequence[Tensor], batch: Sequence[Tensor]) -> None:
-        before = [state[i].clone() for i in self.before]
-        with torch.no_grad():
-            found = self.gradient.run(*state[: self.held], *batch)
-        self.update.run(*state, *found, *before)
-
-
 def record(function: TensorFunction, examples: Sequence[Tensor]) -> GraphModule:
     """The operations of ``function`` on tensors like ``examples``.
 
@@ -118,16 +93,6 @@ def _give_no_tensor_twice(program: GraphModule) -> None:
             results[-1].meta = dict(each.meta)
     output.args = (results,)
     program.recompile()
-
-
-def laid_out(
-    gradients: Sequence[Tensor | None], parameters: Sequence[Tensor]
-) -> list[Tensor | None]:
-    """Gradients in their parameters' memory layouts, which fused optimizers rely on."""
-    return [
-        g if g is None or g.stride() == p.stride() else torch.empty_like(p).copy_(g)
-        for g, p in zip(gradients, parameters, strict=True)
-    ]
 
 
 def agree(function: TensorFunction, program: TensorFunction, examples: Sequence[Tensor]) -> bool:

@@ -13,8 +13,7 @@ from inference.objectives.loss import Loss
 from inference.optimizers import check_optimized
 from inference.schedules import WeightFunction
 from inference.training.parts import SCHEDULED, Parts
-from inference.training.recorder import Gradient, Recorder, warn_of_unknown
-from inference.training.recording import laid_out
+from inference.training.recorder import Recorder, warn_of_unknown, with_gradient
 from inference.training.update import Update
 from ppl_models.given.observed import Observed
 
@@ -31,8 +30,7 @@ class Steps:
         self.processes, self.recording = plan.processes, plan.recording
         self.program = ScheduledLoss(self.runs[0].loss, self.weights)
         self.updates = [Update(run) for run in self.runs]
-        parts = self.objectives, self.settings, self.updates, self.recording
-        self.recorder = Recorder(*parts) if self.recording.executor else None
+        self.recorder = Recorder(self) if self.recording.executor else None
         self.seen = -1  # records, when callbacks had last run
         if self.recording.unknown is not None:
             warn_of_unknown(self.recording.unknown)
@@ -92,14 +90,14 @@ class Steps:
         for run, update in zip(self.runs, self.updates, strict=True):
             check_optimized(run.loss, run.optimizer)
             update.look()
-        held = self.tensors()
-        self.learning = {name: each for name, each in held.items() if each.requires_grad}
+        self.held = self.tensors()
+        self.learning = {name: each for name, each in self.held.items() if each.requires_grad}
         if self.recorder is None:
             return
         parts = self.parts()
         unknown = next((of.unknown for of in parts if of.unknown), None)
         if unknown is None or self.recording.asked_for:
-            self.recorder.look(held, [of.settings for of in parts])
+            self.recorder.look([of.settings for of in parts])
             return
         self.recorder = None
         warn_of_unknown(unknown)
@@ -132,20 +130,13 @@ class Steps:
         mine, share = processes.shard(batch)
         before = [update.snapshot() for update in self.updates]
         found = self.recorder.gradient(mine) if recorded and self.recorder else None
-        objectives, gradients = found or self.gradient(step, mine)
-        learning = list(self.learning.values())
-        objectives, gradients = processes.mean(objectives, gradients, share, learning)
-        given = {n: g for n, g in zip(self.learning, gradients, strict=True) if g is not None}
+        objectives, gradients = found or with_gradient(self.evaluate(step, mine), self.learning)
+        objectives, gradients = processes.mean(objectives, gradients, share, self.learning)
         for i, (update, earlier) in enumerate(zip(self.updates, before, strict=True)):
-            own = self.part(i, objectives), {n: self.part(i, g) for n, g in given.items()}, earlier
-            if self.recorder is None or not self.recorder.take_update(update, *own):
-                update(*own)
-
-    def gradient(self, step: Tensor, batch: Observed) -> Gradient:
-        """Objectives, detached, and the gradient of their sum for each parameter that learns."""
-        objectives, learning = self.evaluate(step, batch), list(self.learning.values())
-        gradients = torch.autograd.grad(objectives.sum(), learning, allow_unused=True)
-        return objectives.detach(), laid_out(gradients, learning)
+            own = {name: self.part(i, each) for name, each in gradients.items()}
+            given = self.part(i, objectives), own, earlier
+            if self.recorder is None or not self.recorder.take_update(update, *given):
+                update(*given)
 
     def close(self) -> None:
         """Restore the runs to independent state."""

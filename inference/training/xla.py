@@ -25,8 +25,8 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from inference.training.lowering import NotLoweredError, groups, lower, written
-from inference.training.recording import RecordedStep, TensorFunction, agree
+from inference.training.lowering import Lowered, NotLoweredError, groups, lower, written
+from inference.training.recording import Recorded, TensorFunction, agree
 from inference.training.simplify import attribute, is_random
 
 aten = torch.ops.aten
@@ -41,27 +41,34 @@ LOOPS: OrderedDict[Hashable, Callable[..., Any]] = OrderedDict()
 
 
 def compiled(
-    step: RecordedStep, state: Sequence[Tensor], batch: Sequence[Tensor], size: int
+    step: Recorded,
+    state: Sequence[Tensor],
+    batch: Sequence[Tensor],
+    size: int,
+    telling: Sequence[int],
 ) -> StepsProgram:
     """A step's program; see there.
 
+    :param telling: places in the state by which results are compared: of the total of the
+        objectives, and of the means of the gradients.
     :raises ValueError: if it does something else than the step.
     """
-    program, split = StepsProgram(step, state, batch, size), len(state)
+    program, split = StepsProgram(step.graph, state, batch, size), len(state)
 
-    def moved(take: Callable[..., None]) -> TensorFunction:
+    def moved(take: Callable[..., object]) -> TensorFunction:
         """Where a step leads, but for rounding, of which Adam makes whole steps."""
 
         def function(*given: Tensor) -> list[Tensor]:
             now = [each.clone() for each in given[:split]]
             take(now, given[split:])
-            objective, *gradients = ((now[i] - given[i]).reshape(-1) for i in step.telling)
+            objective, *gradients = ((now[i] - given[i]).reshape(-1) for i in telling)
             return [objective, torch.cat(gradients)]
 
         return function
 
+    replayed = moved(lambda state, batch: step.run(*state, *batch))
     by_xla = moved(lambda state, batch: program(state, [batch]))
-    if not agree(moved(step.take), by_xla, [*state, *batch]):
+    if not agree(replayed, by_xla, [*state, *batch]):
         raise ValueError("XLA's results differ from those of the steps themselves")
     return program
 
@@ -69,6 +76,7 @@ def compiled(
 class StepsProgram:
     """Takes steps on several batches of one shape by one call.
 
+    :param step: changes the tensors of a state, given before those of a batch.
     :param state: tensors like those of a call.
     :param batch: tensors like those of a batch.
     :param size: steps of a call at most; fewer are taken by the same program.
@@ -76,27 +84,22 @@ class StepsProgram:
     """
 
     def __init__(
-        self, step: RecordedStep, state: Sequence[Tensor], batch: Sequence[Tensor], size: int
+        self, step: GraphModule, state: Sequence[Tensor], batch: Sequence[Tensor], size: int
     ) -> None:
-        self.room, before = size, step.before
+        self.room = size
         self.columns: list[Tensor] = []  # memory that is used again
-        gradient, update = step.gradient.graph, step.update.graph
-        random = [node for node in gradient.graph.nodes if is_random(node)]
+        random = [node for node in step.graph.nodes if is_random(node)]
         self.draws = [_draw(node) for node in random]
-        moving = {i for i in written(gradient) | written(update) if i < len(state)}
-        still = set(range(len(state))) - moving
-        self.moving, self.still = (Packing(state, sorted(places)) for places in (moving, still))
+        places, changed = range(len(state)), written(step)
+        self.moving = Packing(state, [i for i in places if i in changed])
+        self.still = Packing(state, [i for i in places if i not in changed])
         shapes = [(each.shape, each.dtype) for each in (*state, *batch)]
-        key = _text(gradient), _text(update), *before, *shapes, size
-
-        def build() -> Callable[..., Any]:
-            with _jax():  # constants keep their types
-                parts = lower(gradient, set(random)), lower(update, set())
-            step = _step(*parts, before, len(batch))
-            return jax.jit(_loop(step, self.moving, self.still), compiler_options=OPTIONS)
-
+        key = _text(step), *shapes, size
         if key not in LOOPS:
-            LOOPS[key] = build()
+            with _jax():  # constants keep their types
+                lowered = lower(step, set(random))
+            loop = _loop(lowered, self.moving, self.still, len(batch))
+            LOOPS[key] = jax.jit(loop, compiler_options=OPTIONS)
         LOOPS.move_to_end(key)
         if len(LOOPS) > KEPT:
             LOOPS.popitem(last=False)
@@ -119,30 +122,18 @@ class StepsProgram:
             self.moving.unflatten([torch.from_dlpack(each) for each in packed], state)
 
 
-def _step(gradient: Any, update: Any, before: Sequence[int], inputs: int) -> Any:
-    """One step: from the state, and a batch with its draws, to the state.
+def _loop(step: Lowered, moving: Packing, still: Packing, inputs: int) -> Callable[..., Any]:
+    """Steps on rows of columns: a batch's tensors, of which there are so many, and its draws."""
 
-    :param inputs: number of a batch's tensors.
-    """
-
-    def step(state: list[Any], row: list[Any]) -> list[Any]:
-        batch, drawn = row[:inputs], row[inputs:]
-        (loss, *gradients), after = gradient(state, batch, drawn)
-        now = [*after, *state[len(after) :]]
-        return update(now, [loss, *gradients, *(state[i] for i in before)], ())[1]
-
-    return step
-
-
-def _loop(step: Any, moving: Packing, still: Packing) -> Callable[..., Any]:
     def loop(packed: Any, constant: Any, columns: Any, steps: Any) -> Any:
         fixed = still.unpack(constant)
 
         def body(i: Any, values: Any) -> Any:
             state = fixed | moving.unpack(values)
             row = [lax.dynamic_index_in_dim(each, i, keepdims=False) for each in columns]
+            given = [*(state[k] for k in sorted(state)), *row[:inputs]]
             with jax.disable_jit():  # of JAX's own functions, which tracing spends time on
-                new = step([state[k] for k in sorted(state)], row)
+                new = step(given, row[inputs:])
             return moving.pack({k: new[k] for k in moving.places})
 
         return lax.fori_loop(0, steps, body, packed)
