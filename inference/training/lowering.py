@@ -14,10 +14,11 @@ import torch
 from jax import Array, lax, nn
 from jax.scipy import special
 from jax.scipy.linalg import solve_triangular
-from torch.fx import GraphModule, Node
+from torch.fx import Node
 from torch.fx.node import map_arg
 
-from inference.training.simplify import attribute, mutates, shares_memory
+from inference.training.program import Program
+from inference.training.simplify import mutates, shares_memory
 
 
 class NotLoweredError(ValueError):
@@ -29,7 +30,7 @@ class NotLoweredError(ValueError):
 Lowered = Callable[[Sequence[Any], Iterable[Any]], list[Any]]
 
 
-def lower(program: GraphModule, draws: set[Node]) -> Lowered:
+def lower(program: Program, draws: set[Node]) -> Lowered:
     """A program as a function that JAX can trace.
 
     :param draws: its random operations, whose results are given.
@@ -40,7 +41,7 @@ def lower(program: GraphModule, draws: set[Node]) -> Lowered:
         if node.op == "call_function" and node not in draws:
             _check(node)
     constants = {
-        node: jax.dlpack.from_dlpack(attribute(program, node).detach().contiguous())
+        node: jax.dlpack.from_dlpack(program.get_buffer(str(node.target)).detach().contiguous())
         for node in nodes
         if node.op == "get_attr"
     }
@@ -94,7 +95,7 @@ def _type(dtype: torch.dtype) -> Any:
 # What an operation changes in place.
 
 
-def written(program: GraphModule) -> set[int]:
+def written(program: Program) -> set[int]:
     """Places of the tensors that a program changes."""
     changed = {each for node in program.graph.nodes for each in _written(node)}
     given = [node for node in program.graph.nodes if node.op == "placeholder"]

@@ -5,14 +5,16 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from inference.randomness import undisturbed
-from inference.training.recording import Recorded, recorded
-from inference.training.update import MOMENTS, Update
+from inference.training.program import Program
+from inference.training.recording import recorded
+from inference.training.update import MOMENTS
 from ppl_models.given.observed import Observed
 
 NOT_ADAM = "its optimizer is not fused Adam"
@@ -67,6 +69,7 @@ class Recorder:
     :param steps: whose they are (:class:`~inference.training.steps.Steps`).
 
     :ivar refused: why the steps cannot be recorded, or not be compiled, if that is so.
+    :ivar whole: whether a step is one run's alone, with an update that can be recorded.
     """
 
     def __init__(self, steps: Any) -> None:
@@ -84,11 +87,11 @@ class Recorder:
         self.programs = {key: of for key, of in self.programs.items() if key[0] != "cuda graph"}
         if settings != self.recorded_for:
             self.recorded_for, self.programs = settings, {}
-        executor = str(self.recording.executor)
-        if executor != "replay" and executor not in self.refused:
-            plain = self.updates[0].options is not None
-            if why := self.recording.unsuitable or (None if plain else NOT_ADAM):
-                self._refuse(executor, why)
+        executor, by_adam = str(self.recording.executor), self.updates[0].options is not None
+        self.whole = by_adam and len(self.updates) == self.steps.processes.size == 1
+        why = self.recording.unsuitable or (None if by_adam else NOT_ADAM)
+        if why and executor not in ("replay", *self.refused):
+            self._refuse(executor, why)
 
     def gradient(self, batch: Observed) -> Gradient | None:
         """The objectives and their gradient; ``None`` if they cannot be recorded."""
@@ -100,19 +103,6 @@ class Recorder:
             objectives, *gradients = program.run(*self._given(batch))
         return objectives, dict(zip(names, gradients, strict=True))
 
-    def take_update(
-        self, update: Update, loss: Tensor, gradients: Mapping[str, Tensor], before: Sequence[Any]
-    ) -> bool:
-        """Take a run's update; returns whether it could be recorded."""
-        if update.options is None or not gradients:
-            return False
-        has, tensors = tuple(gradients), update.inputs(loss, gradients, before)
-        key = has, update.settings()  # runs with equal models share it
-        found = self._kept("update", key, lambda: recorded(update.function(has), tensors))
-        if found is not None:
-            found.run(*tensors)
-        return found is not None
-
     def room(self, batch: Observed) -> int:
         """Steps that one call may take on batches like this one."""
         if self.recording.executor != "xla" or "xla" in self.refused:
@@ -120,13 +110,18 @@ class Recorder:
         return min(STEPS, max(1, NUMBERS // sum(each.numel() for each in tensors_of(batch))))
 
     def turn(self, batch: Observed) -> Turn | None:
-        """What takes whole steps on batches like this one, if that is compiled or captured."""
-        executor = str(self.recording.executor)
-        make = {"xla": self._compiled, "cuda graph": self._captured}.get(executor)
-        if make is None or executor in self.refused:
+        """What takes whole steps on batches like this one: by the executor, or else replayed."""
+        if not self.whole or "step" in self.refused:
             return None
-        key = *_key(batch), self.updates[0].settings()
-        return self._kept(executor, key, lambda: make(batch))
+        key, executor = (*_key(batch), self.updates[0].settings()), str(self.recording.executor)
+        step = self._kept("step", key, lambda: self._step(batch))
+        if step is None:
+            if executor != "replay":
+                self._refuse(executor, self.refused["step"])
+            return None
+        make = {"xla": self._compiled, "cuda graph": self._captured}.get(executor)
+        turn = make and self._kept(executor, key, lambda: make(batch, *step))
+        return turn or partial(self._replay, *step)
 
     def _kept(self, kind: str, key: tuple[Hashable, ...], build: Callable[[], Any]) -> Any:
         """A program of this kind; ``None`` if there can be none, as building it fails."""
@@ -143,7 +138,7 @@ class Recorder:
 
     def _refuse(self, kind: str, why: str) -> None:
         self.refused[kind] = why
-        if not self.recording.asked_for or kind == "update":
+        if not self.recording.asked_for or kind == "step":
             return
         executor = self.recording.executor
         instead = (
@@ -163,7 +158,7 @@ class Recorder:
         step = self.updates[0].run.counters["step"]
         return [*self.steps.held.values(), step, *tensors_of(batch)]
 
-    def _gradient(self, batch: Observed) -> tuple[Recorded, tuple[str, ...]]:
+    def _gradient(self, batch: Observed) -> tuple[Program, tuple[str, ...]]:
         """A program of the objectives and their gradient, and the parameters that have one."""
         held, learning = list(self.steps.held), list(self.steps.learning)
         names: tuple[str, ...] = ()
@@ -187,7 +182,7 @@ class Recorder:
             raise ValueError("it changes settings of its own in each step")
         return found, names
 
-    def _whole(self, batch: Observed) -> tuple[Recorded, tuple[str, ...]]:
+    def _step(self, batch: Observed) -> tuple[Program, tuple[str, ...]]:
         """A program of a whole step, which changes the update's state, given before a batch; and
         the parameters that have a gradient.
 
@@ -198,22 +193,31 @@ class Recorder:
         if found is None:
             raise ValueError(self.refused["replay"])
         gradient, names = found
-        state, finish = update.state(names), update.function(names)
+        state = update.state(names)
         held = len(self._given(batch)) - len(inputs)  # of the state's tensors the gradient's
 
         def step(*tensors: Tensor) -> list[Tensor]:
             now, given = tensors[: len(state)], tensors[len(state) :]
             by_name = dict(zip(state, now, strict=True))
             before = [by_name[name].clone() for name in update.changing]
-            return finish(*now, *gradient.run(*now[:held], *given), *before)
+            objective, *gradients = gradient.run(*now[:held], *given)
+            update.by_adam(by_name, objective, dict(zip(names, gradients, strict=True)), before)
+            return []
 
         return recorded(step, [*state.values(), *inputs]), names
 
-    def _compiled(self, batch: Observed) -> Turn:
+    def _replay(
+        self, program: Program, names: tuple[str, ...], batches: Sequence[Observed]
+    ) -> None:
+        state = self.updates[0].state(names).values()
+        for batch in batches:
+            program.run(*state, *tensors_of(batch))
+
+    def _compiled(self, batch: Observed, program: Program, names: tuple[str, ...]) -> Turn:
         from inference.training.xla import compiled
 
-        (program, names), (update,) = self._whole(batch), self.updates
-        state, inputs = update.state(names), tensors_of(batch)
+        (update,), inputs = self.updates, tensors_of(batch)
+        state = update.state(names)
         told = ["total", *(f"{MOMENTS[0]} {name}" for name in names)]
         places = [[*state].index(name) for name in told]
         steps = compiled(program, list(state.values()), inputs, self.room(batch), places)
@@ -224,10 +228,9 @@ class Recorder:
 
         return turn
 
-    def _captured(self, batch: Observed) -> Turn:
+    def _captured(self, batch: Observed, program: Program, names: tuple[str, ...]) -> Turn:
         from inference.training.cuda_graph import captured
 
-        program, names = self._whole(batch)
         state = self.updates[0].state(names).values()
         replay = captured(lambda given: program.run(*state, *given), tensors_of(batch))
 

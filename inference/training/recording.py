@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Node
+from torch.fx import Node
 
 from inference.checkpoints.periodic import listening
 from inference.randomness import seeded
+from inference.training.program import Program
 from inference.training.simplify import simplify
-from inference.training.straight import straight
 
 aten = torch.ops.aten
 #: Maps a function's tensors to its results.
@@ -27,35 +26,27 @@ TensorFunction = Callable[..., Sequence[Tensor]]
 RELATIVE_ERROR = 1e-2
 
 
-class Recorded(NamedTuple):
-    """A function's operations, and what replays them."""
-
-    graph: GraphModule
-    run: TensorFunction
-
-
-def recorded(function: TensorFunction, examples: Sequence[Tensor]) -> Recorded:
+def recorded(function: TensorFunction, examples: Sequence[Tensor]) -> Program:
     """A function's program, which has the function's results on the examples.
 
     :raises ValueError: if there is none.
     :raises RuntimeError: if the function reads a tensor's value.
     """
     with seeded(0, examples[0].device):
-        graph = record(function, examples)
-    run = straight(graph)
-    agrees = agree(function, run, examples)
+        program = record(function, examples)
+    agrees = agree(function, program.run, examples)
     # On other values as well, by which what was computed from tensors out of sight is found.
     others = [each * 1.25 if each.is_floating_point() else each for each in examples]
     try:
         expected = _outcome(function, others)
     except Exception:  # they may be none that it takes
         expected = None
-    if not agrees or (expected is not None and not _alike(expected, _outcome(run, others))):
+    if not agrees or (expected is not None and not _alike(expected, _outcome(program.run, others))):
         raise ValueError("it depends on something besides its tensors and random draws")
-    return Recorded(graph, run)
+    return program
 
 
-def record(function: TensorFunction, examples: Sequence[Tensor]) -> GraphModule:
+def record(function: TensorFunction, examples: Sequence[Tensor]) -> Program:
     """The operations of ``function`` on tensors like ``examples``.
 
     :raises RuntimeError: if the function reads a tensor's value.
@@ -72,13 +63,12 @@ def record(function: TensorFunction, examples: Sequence[Tensor]) -> GraphModule:
         for number in waiting:
             signal.raise_signal(number)
     tape.graph.output([tape.node(each) for each in results])
-    program = GraphModule(tape.constants, tape.graph)
-    simplify(program)
-    _give_no_tensor_twice(program)
-    return program
+    simplify(tape.program)
+    _give_no_tensor_twice(tape.program)
+    return tape.program
 
 
-def _give_no_tensor_twice(program: GraphModule) -> None:
+def _give_no_tensor_twice(program: Program) -> None:
     """Results are tensors of their own, which a caller may change."""
     (output,) = (node for node in program.graph.nodes if node.op == "output")
     seen: set[Node] = set()
@@ -92,7 +82,6 @@ def _give_no_tensor_twice(program: GraphModule) -> None:
             )
             results[-1].meta = dict(each.meta)
     output.args = (results,)
-    program.recompile()
 
 
 def agree(function: TensorFunction, program: TensorFunction, examples: Sequence[Tensor]) -> bool:

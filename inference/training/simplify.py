@@ -5,13 +5,14 @@ What depends on no tensor is computed once; what changes nothing or is repeated 
 
 from __future__ import annotations
 
-from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Node
+from torch.fx import Node
 from torch.fx.node import map_arg
+
+from inference.training.program import Program
 
 aten = torch.ops.aten
 # Give back their first argument if it has the result's form, as detached tensors have: the program
@@ -28,7 +29,7 @@ BATCH_NORMS = {aten.native_batch_norm.default, aten.cudnn_batch_norm.default}
 LARGEST_CONSTANT = 2**20
 
 
-def simplify(program: GraphModule) -> None:
+def simplify(program: Program) -> None:
     """Remove the operations that are not needed, in place."""
     fixed = _mutated(program)
     _join_repeated(program, fixed)  # or equal constants would have different names
@@ -39,7 +40,6 @@ def simplify(program: GraphModule) -> None:
             _replace(node, same)
     _join_repeated(program, fixed)
     program.graph.eliminate_dead_code(has_an_effect)
-    program.recompile()
 
 
 def has_an_effect(node: Node) -> bool:
@@ -48,7 +48,7 @@ def has_an_effect(node: Node) -> bool:
     return node.is_impure() or is_random(node) or silent  # such as a check that raises
 
 
-def _operations(program: GraphModule, fixed: set[Node]) -> list[Node]:
+def _operations(program: Program, fixed: set[Node]) -> list[Node]:
     """Those, and constants, that may be moved and shared."""
     return [node for node in program.graph.nodes if node not in fixed and not has_an_effect(node)]
 
@@ -58,7 +58,7 @@ def _replace(node: Node, same: Node) -> None:
     node.graph.erase_node(node)
 
 
-def _mutated(program: GraphModule) -> set[Node]:
+def _mutated(program: Program) -> set[Node]:
     """Tensors that are changed in place, and all that share memory with them: these must not be
     moved or shared.
     """
@@ -94,20 +94,15 @@ def is_random(node: Node) -> bool:
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
-def _fold_constants(program: GraphModule, fixed: set[Node]) -> None:
+def _fold_constants(program: Program, fixed: set[Node]) -> None:
     """Compute once what depends on no tensor that the program is given."""
     values: dict[Node, Any] = {}
     for node in _operations(program, fixed):
         if node.op == "get_attr":
-            values[node] = attribute(program, node)
+            values[node] = program.get_buffer(str(node.target))
         elif (known := _value(node, values)) is not None:
             kept = _keep(program, node, known) if isinstance(known, Tensor) else node
             values[kept] = known
-
-
-def attribute(program: GraphModule, node: Node) -> Tensor:
-    """The constant that a node stands for."""
-    return attrgetter(str(node.target))(program)
 
 
 def _value(node: Node, values: dict[Node, Any]) -> Any:
@@ -129,7 +124,7 @@ def empty(like: Tensor, device: torch.device | str) -> Tensor:
     return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=device)
 
 
-def _keep(program: GraphModule, node: Node, value: Tensor) -> Node:
+def _keep(program: Program, node: Node, value: Tensor) -> Node:
     """Put a constant in a node's place."""
     name = f"constant_{node.name}"
     program.register_buffer(name, value.detach().clone(), persistent=False)
@@ -140,7 +135,7 @@ def _keep(program: GraphModule, node: Node, value: Tensor) -> Node:
     return constant
 
 
-def _argument_given_back(program: GraphModule, node: Node) -> Node | None:
+def _argument_given_back(program: Program, node: Node) -> Node | None:
     """The argument that an operation only gives back, if it does."""
     first, second = (*node.args, None, None)[:2]
     neutral = node.target in NEUTRAL_AT_ONE and _is_one(program, second)
@@ -155,11 +150,12 @@ def _argument_given_back(program: GraphModule, node: Node) -> Node | None:
     return given if isinstance(given, Node) and _alike(node, given) else None
 
 
-def _is_one(program: GraphModule, value: Any) -> bool:
+def _is_one(program: Program, value: Any) -> bool:
     if not isinstance(value, Node):
         return type(value) in (int, float) and value == 1
-    is_constant = value.op == "get_attr" and str(value.target).startswith("constant_")
-    return is_constant and bool((attribute(program, value) == 1).all())
+    name = str(value.target)
+    is_constant = value.op == "get_attr" and name.startswith("constant_")
+    return is_constant and bool((program.get_buffer(name) == 1).all())
 
 
 def _alike(one: Node, other: Node) -> bool:
@@ -171,7 +167,7 @@ def _alike(one: Node, other: Node) -> bool:
     )
 
 
-def _join_repeated(program: GraphModule, fixed: set[Node]) -> None:
+def _join_repeated(program: Program, fixed: set[Node]) -> None:
     seen: dict[tuple[Any, ...], Node] = {}
     for node in _operations(program, fixed):
         if not fixed.isdisjoint(node.all_input_nodes):

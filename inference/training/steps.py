@@ -134,9 +134,7 @@ class Steps:
         objectives, gradients = processes.mean(objectives, gradients, share, self.learning)
         for i, (update, earlier) in enumerate(zip(self.updates, before, strict=True)):
             own = {name: self.part(i, each) for name, each in gradients.items()}
-            given = self.part(i, objectives), own, earlier
-            if self.recorder is None or not self.recorder.take_update(update, *given):
-                update(*given)
+            update(self.part(i, objectives), own, earlier)
 
     def close(self) -> None:
         """Restore the runs to independent state."""

@@ -7,12 +7,13 @@ from operator import getitem
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.fx import Graph, Node
+from torch import Tensor
+from torch.fx import Node
 from torch.fx.node import map_aggregate
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from inference.training.program import Program
 from inference.training.simplify import empty, has_an_effect, is_random, mutates
 
 aten, STRIDED = torch.ops.aten, torch.strided
@@ -23,13 +24,14 @@ class Tape(TorchDispatchMode):
 
     :param given: the program's tensors.
 
-    :ivar graph: the operations, with an example of each result, without values, as ``meta["val"]``.
-    :ivar constants: all other tensors that they were called with.
+    :ivar program: the operations, with an example of each result, without values, as
+        ``meta["val"]``.
     """
 
     def __init__(self, given: Sequence[Tensor]) -> None:
         super().__init__()
-        self.graph, self.constants = Graph(), nn.Module()
+        self.program = Program()
+        self.graph = self.program.graph
         self.nodes = WeakTensorKeyDictionary()  # of those that exist
         self.written: set[int] = set()  # memory that an operation has written to
         for i, tensor in enumerate(given):
@@ -71,7 +73,7 @@ class Tape(TorchDispatchMode):
             return value
         if value not in self.nodes:
             name = f"held_{len(self.graph.nodes)}"
-            self.constants.register_buffer(name, value.detach())
+            self.program.register_buffer(name, value.detach())
             self._of(self.graph.get_attr(name), value, fixed=True)
         return self.nodes[value]
 

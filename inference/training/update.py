@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,22 +13,16 @@ from inference.optimizers import Adam
 from inference.run import Run
 from inference.training.parts import SCHEDULED
 
-# Options of Adam that an update in one program can have, besides rates and moments' decay.
-PLAIN = {
-    "amsgrad": False,
-    "maximize": False,
-    "differentiable": False,
-    "capturable": False,
-    "decoupled_weight_decay": False,
-}
+# Options of Adam that an update in one program cannot have.
+UNUSUAL = ("amsgrad", "maximize", "differentiable", "capturable", "decoupled_weight_decay")
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class Update:
     """Takes one run's updates, unless its guard skips them.
 
-    Those by this library's own optimizer, fused Adam, are a function of tensors, which can be
-    recorded; others go through the optimizer's ``step``.
+    Those by this library's own optimizer, fused Adam, are operations on tensors alone, which can
+    be recorded; others go through the optimizer's ``step``.
 
     :ivar options: Adam's, if the optimizer is that.
     """
@@ -76,12 +70,10 @@ class Update:
         for name, parameter in self.parameters.items():
             parameter.grad = gradients.get(name)
         if self.options is not None and gradients:
-            self.function(tuple(gradients))(*self.inputs(loss, gradients, before))
+            self.by_adam(self.state(tuple(gradients)) | self.now(), loss, gradients, before)
             return
-        run, optimizer = self.run, self.run.optimizer
-        limited, skipping = self._looked(
-            run.counters, loss, gradients, list(self.now().values()), before
-        )
+        optimizer = self.run.optimizer
+        limited, skipping = self._looked(self.run.counters | self.now(), loss, gradients, before)
         for name, gradient in limited.items():
             self.parameters[name].grad = gradient
         if optimizer.defaults.get("fused"):
@@ -91,42 +83,55 @@ class Update:
         elif not bool(skipping):  # a user's own optimizer, which cannot skip on the device
             optimizer.step()
 
-    def inputs(
-        self, loss: Tensor, gradients: Mapping[str, Tensor], before: Sequence[Tensor]
-    ) -> list[Tensor]:
-        """What :meth:`function` takes."""
-        state = self.state(tuple(gradients)) | self.now()
-        return [*state.values(), loss, *gradients.values(), *before]
+    def by_adam(
+        self,
+        state: Mapping[str, Tensor],
+        loss: Tensor,
+        gradients: Mapping[str, Tensor],
+        before: Sequence[Tensor],
+    ) -> None:
+        """Adam's update, by operations on these tensors alone.
+
+        :param state: what :meth:`state` gives, which is changed.
+        """
+        with torch.no_grad():
+            limited, skipping = self._looked(state, loss, gradients, before)
+            skipped, counts = skipping.to(torch.float32), state["counts"]
+            first, second = ([state[f"{of} {name}"] for name in gradients] for of in MOMENTS)
+            counts += 1
+            torch._fused_adam_(
+                [state[name] for name in gradients], list(limited.values()), first, second, [],
+                list(counts.unbind()), lr=state["rate"], amsgrad=False, maximize=False,
+                found_inf=skipped, **(self.options or {}),
+            )  # fmt: skip
+            counts -= skipped
 
     def _looked(
         self,
-        counters: Mapping[str, Tensor],
+        state: Mapping[str, Tensor],
         loss: Tensor,
         gradients: Mapping[str, Tensor],
-        now: Sequence[Tensor],
         before: Sequence[Tensor],
     ) -> tuple[Mapping[str, Tensor], Tensor]:
         """The guard's look, which is counted: gradients within its limit, and whether to skip.
 
-        :param now: what the objective may have changed.
+        :param state: the counters, and what the objective may have changed.
         """
         guard, norms = self.run.guard, _norms(gradients, self.parameters, like=loss)
         fault = ~(loss.isfinite() & norms.isfinite().all())
-        skipping = fault | (counters["faults"] > 0) if guard.action == "stop" else fault
-        begins = fault & (counters["first_fault"] < 0)
-        for name, value in ("first_fault", counters["step"]), ("fault_norms", norms):
-            counters[name].copy_(torch.where(begins, value, counters[name]))
-        counters["faults"].add_(fault)
-        counters["total"].add_(torch.where(fault, 0.0, loss))
-        counters["step"].add_(1)
-        for buffer, earlier in zip(now, before, strict=True):
-            buffer.copy_(torch.where(skipping, earlier, buffer))
+        skipping = fault | (state["faults"] > 0) if guard.action == "stop" else fault
+        begins = fault & (state["first_fault"] < 0)
+        for name, value in ("first_fault", state["step"]), ("fault_norms", norms):
+            state[name].copy_(torch.where(begins, value, state[name]))
+        state["faults"].add_(fault)
+        state["total"].add_(torch.where(fault, 0.0, loss))
+        state["step"].add_(1)
+        for name, earlier in zip(self.changing, before, strict=True):
+            state[name].copy_(torch.where(skipping, earlier, state[name]))
         if guard.max_norm is not None:
             factor = (guard.max_norm / norms.norm()).clamp(max=1.0)
             gradients = {name: gradient * factor for name, gradient in gradients.items()}
         return gradients, skipping
-
-    # As a function.
 
     def state(self, has: tuple[str, ...]) -> dict[str, Tensor]:
         """All that a step reads and changes, by name: parameters, buffers, counters, the rate, and
@@ -163,36 +168,10 @@ class Update:
         return state
 
     def settings(self) -> Hashable:
-        """What the function has fixed, besides which parameters have a gradient."""
+        """What :meth:`by_adam` has fixed, besides which parameters have a gradient."""
         assert self.options is not None
         guard = self.run.guard
         return (*self.options.items(), guard.action, guard.max_norm)
-
-    def function(self, has: tuple[str, ...]) -> Callable[..., list[Tensor]]:
-        """The update as a function that changes the tensors of :meth:`state`; it is given these,
-        the objective, the gradients, and the snapshot before.
-        """
-        names, options = list(self.state(has)), dict(self.options or {})
-
-        def update(*tensors: Tensor) -> list[Tensor]:
-            state = dict(zip(names, tensors, strict=False))
-            loss, *rest = tensors[len(names) :]
-            gradients, before = dict(zip(has, rest, strict=False)), rest[len(has) :]
-            now = [state[name] for name in self.changing]
-            with torch.no_grad():
-                limited, skipping = self._looked(state, loss, gradients, now, before)
-                skipped, counts = skipping.to(torch.float32), state["counts"]
-                first, second = ([state[f"{of} {name}"] for name in has] for of in MOMENTS)
-                counts += 1
-                torch._fused_adam_(
-                    [state[name] for name in has], list(limited.values()), first, second, [],
-                    list(counts.unbind()), lr=state["rate"], amsgrad=False, maximize=False,
-                    found_inf=skipped, **options,
-                )  # fmt: skip
-                counts -= skipped
-            return []
-
-        return update
 
 
 def _norms(gradients: Mapping[str, Tensor], names: Mapping[str, Any], like: Tensor) -> Tensor:
@@ -212,9 +191,9 @@ def _options(optimizer: Optimizer) -> dict[str, Any] | None:
         return None
     (group,) = optimizer.param_groups
     hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
-    plain = all(group.get(name, value) == value for name, value in PLAIN.items())
-    wrapped = "step" in vars(optimizer) or any(hooks) or isinstance(group["lr"], Tensor)
-    if not group["fused"] or not plain or wrapped:
+    unusual = any(group.get(name) for name in UNUSUAL) or isinstance(group["lr"], Tensor)
+    wrapped = "step" in vars(optimizer) or any(hooks)
+    if not group["fused"] or unusual or wrapped:
         return None
     beta1, beta2 = group["betas"]
     decay, eps = group["weight_decay"], group["eps"]

@@ -22,12 +22,13 @@ import torch
 from jax import lax
 from torch import Tensor
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
-from torch.fx import GraphModule, Node
+from torch.fx import Node
 from torch.fx.node import map_arg
 
 from inference.training.lowering import Lowered, NotLoweredError, groups, lower, written
-from inference.training.recording import Recorded, TensorFunction, agree
-from inference.training.simplify import attribute, is_random
+from inference.training.program import Program
+from inference.training.recording import TensorFunction, agree
+from inference.training.simplify import is_random
 
 aten = torch.ops.aten
 # Of these operations a tensor's shape matters alone; of others of their names its values, too.
@@ -41,7 +42,7 @@ LOOPS: OrderedDict[Hashable, Callable[..., Any]] = OrderedDict()
 
 
 def compiled(
-    step: Recorded,
+    step: Program,
     state: Sequence[Tensor],
     batch: Sequence[Tensor],
     size: int,
@@ -53,7 +54,7 @@ def compiled(
         objectives, and of the means of the gradients.
     :raises ValueError: if it does something else than the step.
     """
-    program, split = StepsProgram(step.graph, state, batch, size), len(state)
+    program, split = StepsProgram(step, state, batch, size), len(state)
 
     def moved(take: Callable[..., object]) -> TensorFunction:
         """Where a step leads, but for rounding, of which Adam makes whole steps."""
@@ -84,7 +85,7 @@ class StepsProgram:
     """
 
     def __init__(
-        self, step: GraphModule, state: Sequence[Tensor], batch: Sequence[Tensor], size: int
+        self, step: Program, state: Sequence[Tensor], batch: Sequence[Tensor], size: int
     ) -> None:
         self.room = size
         self.columns: list[Tensor] = []  # memory that is used again
@@ -219,11 +220,12 @@ def _cpu() -> jax.Device:
         os.environ.pop("NPROC") if before is None else None
 
 
-def _text(program: GraphModule) -> Hashable:
+def _text(program: Program) -> Hashable:
     """Equal for equal programs."""
-    constants = [attribute(program, n) for n in program.graph.nodes if n.op == "get_attr"]
+    nodes = [node for node in program.graph.nodes if node.op == "get_attr"]
+    constants = [program.get_buffer(str(node.target)) for node in nodes]
     each = (
-        (value.shape, value.dtype, value.detach().flatten().view(torch.uint8).numpy().tobytes())
+        (value.shape, value.dtype, value.flatten().view(torch.uint8).numpy().tobytes())
         for value in constants
     )
-    return program.code, *each
+    return program.graph.python_code("self").src, *each

@@ -21,7 +21,9 @@ def operations(function: Callable[..., object], *examples: Tensor) -> list[str]:
     torch.manual_seed(0)
     expected = function(*one)
     torch.manual_seed(0)
-    for a, b in zip([*_listed(expected), *one], [*_listed(program(*other)), *other], strict=True):
+    for a, b in zip(
+        [*_listed(expected), *one], [*_listed(program.run(*other)), *other], strict=True
+    ):
         assert torch.equal(a, b)
     *nodes, output = program.graph.nodes
     own = {n for n in output.args[0] if n.target is aten.clone.default}  # results are no arguments
