@@ -88,10 +88,10 @@ class SingleProcess:
         """The value of every process, tensors on the CPU."""
         return [value]
 
-    def fresh_random_state(self, seed: int, step: int, device: torch.device) -> list[Tensor]:
+    def fresh_random_state(self, run: Any) -> list[Tensor]:
         """Random streams that differ from those of all other processes, and of other steps."""
-        with seeded(derive_seed(seed, self.rank, step), device):
-            return random_state(device)
+        with seeded(derive_seed(run.seed, self.rank, run.step), run.device):
+            return random_state(run.device)
 
 
 class DataParallel(SingleProcess):
@@ -147,32 +147,30 @@ class DataParallel(SingleProcess):
                     )
         super().begin(plan)
         if not self.is_first:
-            lead = plan.lead
-            lead.random_state = self.fresh_random_state(lead.seed, lead.step, lead.device)
+            plan.lead.random_state = self.fresh_random_state(plan.lead)
 
     def copy(self, run: Any) -> None:
         parameters, groups = list(run.loss.parameters()), run.optimizer.param_groups
         tensors = [*parameters, *run.loss.buffers()]
-        told: Any = self.on_first(
-            lambda: {
-                "tensors": [tensor.detach().cpu() for tensor in tensors],
-                "learn": [p.requires_grad for p in parameters],
-                "rates": [group["lr"] for group in groups],
-                "records": run.history[-1:],
-                "should_stop": run.should_stop,
-            }
+        values, learn, rates, records, run.should_stop = self.on_first(
+            lambda: (
+                [tensor.detach().cpu() for tensor in tensors],
+                [p.requires_grad for p in parameters],
+                [group["lr"] for group in groups],
+                run.history[-1:],
+                run.should_stop,
+            )
         )
         if self.is_first:
             return
-        for tensor, value in zip(tensors, told["tensors"], strict=True):
+        for tensor, value in zip(tensors, values, strict=True):
             tensor.data.copy_(value)
-        for p, learns in zip(parameters, told["learn"], strict=True):
+        for p, learns in zip(parameters, learn, strict=True):
             p.requires_grad_(learns)
-        for group, rate in zip(groups, told["rates"], strict=True):
+        for group, rate in zip(groups, rates, strict=True):
             group["lr"] = rate
-        run.should_stop = told["should_stop"]
         known = run.history[-1]["step"] if run.history else None
-        run.history += [record for record in told["records"] if record["step"] != known]
+        run.history += [record for record in records if record["step"] != known]
 
     def shard(self, batch: Observed) -> tuple[Observed, float]:
         if isinstance(batch, Shard):

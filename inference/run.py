@@ -65,15 +65,11 @@ class Progress:
 
 
 class Run:
-    """A run and all that changes while it is trained, which a checkpoint holds; the parameters are
-    those of :class:`~inference.SVIRunner`.
+    """A run and all that changes while it is trained, which a checkpoint holds; parameters and
+    further attributes are those of :class:`~inference.SVIRunner`.
 
     :raises ValueError: if an option is invalid, naming it.
 
-    :ivar history: one record for each logging interval.
-    :ivar epoch: passes over the data so far.
-    :ivar step: optimizer steps so far, which the schedule depends on.
-    :ivar should_stop: set by a callback to end training after its record.
     :ivar continued: whether the call of ``fit`` is a further part of one by ``fit_neighbors``.
     :ivar random_state: of the streams with which training begins or goes on.
     :ivar progress: of the call of ``fit``.

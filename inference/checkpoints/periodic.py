@@ -150,7 +150,7 @@ class CheckpointWriter:
             run.load_state_dict(of["run"])
         # A process beyond the earlier number of processes starts its own stream.
         rank, lead, random = self.processes.rank, self.runs[0], state["random"]
-        fresh = self.processes.fresh_random_state(lead.seed, lead.step, lead.device)
+        fresh = self.processes.fresh_random_state(lead)
         set_random_state(random[rank] if rank < len(random) else fresh, lead.device)
 
     def last(self) -> dict[str, Any] | None:
@@ -164,7 +164,7 @@ class CheckpointWriter:
                 state = read(path)
                 differing = self._differing(state)
                 if not differing or self._moved(state, differing):
-                    self._check(state, self._state(()))
+                    self._check(state)
                     states = [each for of in state["runs"] for each in of["callbacks"]]
                     _load([each for of in self.callbacks for each in of], states)
                     self.whole = [path]
@@ -212,9 +212,9 @@ class CheckpointWriter:
         )
         return True
 
-    def _check(self, state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-        """:raises ValueError: if a state has another form than ``own``, this run's."""
-        check_like("it", state, own)
+    def _check(self, state: Mapping[str, Any]) -> None:
+        """:raises ValueError: if a state has another form than that of this run."""
+        check_like("it", state, own := self._state(()))
         for of, mine in zip(state["runs"], own["runs"], strict=True):
             check_history(of["run"]["history"], "record")
             groups = (each["run"]["optimizer"]["param_groups"] for each in (of, mine))

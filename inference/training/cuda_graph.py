@@ -10,8 +10,9 @@ from torch import Tensor
 
 def captured(
     take: Callable[[Sequence[Tensor]], object], batch: Sequence[Tensor]
-) -> Callable[[Sequence[Tensor]], None]:
-    """A function that repeats ``take`` on batches like this one; nothing is computed yet.
+) -> Callable[[Sequence[Sequence[Tensor]]], None]:
+    """A function that repeats ``take`` on each of several batches like this one; nothing is
+    computed yet.
 
     :param take: changes tensors in place, whose addresses a graph has fixed.
     :raises RuntimeError: if CUDA cannot capture it.
@@ -22,10 +23,11 @@ def captured(
     with torch.cuda.device(device), torch.cuda.graph(graph, capture_error_mode="thread_local"):
         take(own)
 
-    def replay(given: Sequence[Tensor]) -> None:
+    def replay(batches: Sequence[Sequence[Tensor]]) -> None:
         with torch.cuda.device(device):
-            for ours, theirs in zip(own, given, strict=True):
-                ours.copy_(theirs)
-            graph.replay()
+            for given in batches:
+                for ours, theirs in zip(own, given, strict=True):
+                    ours.copy_(theirs)
+                graph.replay()
 
     return replay

@@ -84,17 +84,17 @@ def _check_decode(run: Run, batch: Observed) -> None:
 
 def _starts_finite(run: Run, batch: Observed) -> bool:
     """Whether the objective is finite; where a check of Pyro fails for another reason it raises."""
+
+    def is_finite(checks: bool) -> bool:
+        with seeded(0, run.device), pyro.validation_enabled(checks):
+            return bool(run.loss(batch.x, **batch.given).isfinite())
+
     try:
-        return bool(_objective(run, batch, checks=True).isfinite())
+        return is_finite(checks=True)
     except ValueError:
-        if _objective(run, batch, checks=False).isfinite():
+        if is_finite(checks=False):
             raise
         return False
-
-
-def _objective(run: Run, batch: Observed, checks: bool) -> Tensor:
-    with seeded(0, run.device), pyro.validation_enabled(checks):
-        return run.loss(batch.x, **batch.given).detach()
 
 
 def _range(x: Tensor) -> str:
@@ -128,9 +128,8 @@ def report_faults(run: Run, steps: int, source: DataSource) -> int:
 def diagnosis(run: Run, source: DataSource) -> str:
     """Which step, which gradients and, if it can be told, which term was not finite."""
     rate, finite = run.optimizer.param_groups[0]["lr"], run.counters["fault_norms"].isfinite()
-    names = [name for name, _ in run.loss.named_parameters()]
-    each = zip(names, finite.tolist(), strict=True)
-    gradients = [name for name, is_finite in each if not is_finite]
+    each = zip(run.loss.named_parameters(), finite.tolist(), strict=True)
+    gradients = [name for (name, _), is_finite in each if not is_finite]
     first = int(run.counters["first_fault"]) + 1
     advice = (
         '- to skip such steps: guard=Guard("skip"), or Guard("halve"), which halves the rate too'

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import torch
 from jax import Array, lax, nn
+from jax.flatten_util import ravel_pytree
 from jax.scipy import special
 from jax.scipy.linalg import solve_triangular
 from torch.fx import Node
@@ -217,15 +218,13 @@ def _adam(
     steps = jnp.stack(counts).astype(lr.dtype)  # in double precision, as 1 - beta2 cancels
     sizes, roots = lr / (1 - beta1**steps), 1 / jnp.sqrt(1 - beta2**steps)
 
-    new: dict[int, list[Array]] = {}
+    new: dict[int, tuple[Array, ...]] = {}
     for of in groups([p.size for p in parameters]):
-        like = [parameters[i] for i in of]
-        p, g, m, v = (
-            jnp.concatenate([each[i].reshape(-1) for i in of])
-            for each in (parameters, gradients, first, second)
-        )
+        p, apart = ravel_pytree([parameters[i] for i in of])
+        g, m, v = (ravel_pytree([each[i] for i in of])[0] for each in (gradients, first, second))
         size, root = (
-            _spread([each[i].astype(p.dtype) for i in of], like) for each in (sizes, roots)
+            jnp.concatenate([jnp.full(parameters[i].size, each[i], p.dtype) for i in of])
+            for each in (sizes, roots)
         )
         grad = g + weight_decay * p if weight_decay else g
         m_new = jnp.where(found_inf > 0, m, m + (1 - beta1) * (grad - m))
@@ -233,21 +232,10 @@ def _adam(
         # The moments are finished first, or XLA would keep copies of the old ones.
         m_new, v_new = lax.optimization_barrier((m_new, v_new))
         p_new = p - size * m_new / (jnp.sqrt(v_new) * root + eps)
-        ends = list(accumulate(each.size for each in like))[:-1]
-        parts = (
-            jnp.split(each, ends) for each in (jnp.where(found_inf > 0, p, p_new), m_new, v_new)
-        )
-        for i, *own in zip(of, *parts, strict=True):
-            new[i] = [part.reshape(parameters[i].shape) for part in own]
+        parts = map(apart, (jnp.where(found_inf > 0, p, p_new), m_new, v_new))
+        new |= dict(zip(of, zip(*parts, strict=True), strict=True))
     moved, moments, squares = zip(*(new[i] for i in range(len(parameters))), strict=True)
     return *moved, *moments, *squares
-
-
-def _spread(values: Sequence[Array], like: Sequence[Array]) -> Array:
-    """As many of each as there are numbers in a tensor."""
-    return jnp.concatenate(
-        [jnp.broadcast_to(v, (x.size,)) for v, x in zip(values, like, strict=True)]
-    )
 
 
 def groups(sizes: Sequence[int]) -> list[list[int]]:

@@ -115,11 +115,10 @@ class FitPlan:
         if part := next(filter(None, unknown), None):
             return Recording(unknown=part)
         # Half of single precision XLA computes more slowly.
-        compiled = self.lead.precision == "float32" and find_spec("jax") is not None
-        compiled = compiled and steps >= STEPS_THAT_PAY_COMPILING
+        precise = self.lead.precision == "float32" and find_spec("jax") is not None
+        compiled = precise and steps >= STEPS_THAT_PAY_COMPILING
         pays = unsuitable is None and (whole != "xla" or compiled)
-        last = self.epochs >= STEPS_THAT_PAY
-        return Recording(whole if pays else "replay", last, unsuitable=unsuitable)
+        return Recording(whole if pays else "replay", last=self.epochs >= STEPS_THAT_PAY)
 
     def _unsuitable(self, executor: str | None) -> str | None:
         """Why whole steps cannot be taken by a compiler or a graph, as far as that is plain."""

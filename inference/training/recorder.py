@@ -23,8 +23,8 @@ STEPS, NUMBERS = 64, 2**24
 
 #: Objectives ``[S]`` or a scalar, detached, and the gradient of their sum by parameter's name.
 Gradient = tuple[Tensor, Mapping[str, Tensor]]
-#: Takes a step on each of some batches of one shape.
-Turn = Callable[[Sequence[Observed]], None]
+#: Takes a step on each of some batches of one shape, by their tensors.
+Turn = Callable[[Sequence[Sequence[Tensor]]], None]
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ class Recorder:
         def step(*tensors: Tensor) -> list[Tensor]:
             now, given = tensors[: len(state)], tensors[len(state) :]
             by_name = dict(zip(state, now, strict=True))
-            before = [by_name[name].clone() for name in update.changing]
+            before = {name: by_name[name].clone() for name in update.changing}
             objective, *gradients = gradient.run(*now[:held], *given)
             update.by_adam(by_name, objective, dict(zip(names, gradients, strict=True)), before)
             return []
@@ -207,38 +207,27 @@ class Recorder:
         return recorded(step, [*state.values(), *inputs]), names
 
     def _replay(
-        self, program: Program, names: tuple[str, ...], batches: Sequence[Observed]
+        self, program: Program, names: tuple[str, ...], batches: Sequence[Sequence[Tensor]]
     ) -> None:
         state = self.updates[0].state(names).values()
         for batch in batches:
-            program.run(*state, *tensors_of(batch))
+            program.run(*state, *batch)
 
     def _compiled(self, batch: Observed, program: Program, names: tuple[str, ...]) -> Turn:
         from inference.training.xla import compiled
 
-        (update,), inputs = self.updates, tensors_of(batch)
+        (update,), room = self.updates, self.room(batch)
         state = update.state(names)
         told = ["total", *(f"{MOMENTS[0]} {name}" for name in names)]
         places = [[*state].index(name) for name in told]
-        steps = compiled(program, list(state.values()), inputs, self.room(batch), places)
-
-        def turn(batches: Sequence[Observed]) -> None:
-            now = list(update.state(names).values())
-            steps(now, [tensors_of(each) for each in batches])
-
-        return turn
+        steps = compiled(program, list(state.values()), tensors_of(batch), room, places)
+        return lambda batches: steps(list(update.state(names).values()), batches)
 
     def _captured(self, batch: Observed, program: Program, names: tuple[str, ...]) -> Turn:
         from inference.training.cuda_graph import captured
 
         state = self.updates[0].state(names).values()
-        replay = captured(lambda given: program.run(*state, *given), tensors_of(batch))
-
-        def turn(batches: Sequence[Observed]) -> None:
-            for each in batches:
-                replay(tensors_of(each))
-
-        return turn
+        return captured(lambda given: program.run(*state, *given), tensors_of(batch))
 
 
 def with_gradient(objectives: Tensor, parameters: Mapping[str, Tensor]) -> Gradient:

@@ -28,9 +28,8 @@ class StepsTogether(Steps):
                 f"runs that are trained together need batches of equal size, which {batching!r} "
                 "does not give: train each alone, with SVIRunner.fit"
             )
-        self.memory, self.order = plan.source, batching.order
-        self.stacks = _stacked([run.tensors() for run in plan.runs])
         super().__init__(plan)
+        self.stacks = _stacked([run.tensors() for run in plan.runs])
 
     def look(self) -> None:
         """Take in what callbacks have changed: tensors instead of views, as by ``p.data = ...``,
@@ -56,13 +55,10 @@ class StepsTogether(Steps):
         super().look()
 
     def ordered(self) -> Iterator[Observed]:
-        data = self.memory.data
-        seeds = [derive_seed(run.seed, run.epoch) for run in self.runs]
-        orders = torch.stack([self.order(data, self.memory.generator(seed)) for seed in seeds])
-        return (
-            data[rows].to(self.memory.device)
-            for rows in orders.split(self.memory.batch_size, dim=1)
-        )
+        source, data = self.source, self.source.data
+        generators = [source.generator(derive_seed(run.seed, run.epoch)) for run in self.runs]
+        orders = torch.stack([source.batching.order(data, each) for each in generators])
+        return (data[rows].to(source.device) for rows in orders.split(source.batch_size, dim=1))
 
     def tensors(self) -> dict[str, Tensor]:
         return self.stacks

@@ -13,7 +13,7 @@ from inference.objectives.loss import Loss
 from inference.optimizers import check_optimized
 from inference.schedules import WeightFunction
 from inference.training.parts import SCHEDULED, Parts
-from inference.training.recorder import Recorder, warn_of_unknown, with_gradient
+from inference.training.recorder import Recorder, tensors_of, warn_of_unknown, with_gradient
 from inference.training.update import Update
 from ppl_models.given.observed import Observed
 
@@ -116,7 +116,7 @@ class Steps:
         # No batch has a program if they vary, as those of unequal groups: too many are needed.
         covered = full is not None and (self.recording.last or rows == full)
         if recorder and rows == full and (turn := recorder.turn(batches[0])):
-            turn(batches)
+            turn([tensors_of(each) for each in batches])
             return
         for batch in batches:
             self.one(batch, covered)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import torch
@@ -56,11 +56,11 @@ class Update:
         """What the objective may change, by name."""
         return {path: getattr(module, name) for path, (module, name) in self.changing.items()}
 
-    def snapshot(self) -> list[Tensor]:
-        return [each.clone() for each in self.now().values()]
+    def snapshot(self) -> dict[str, Tensor]:
+        return {name: each.clone() for name, each in self.now().items()}
 
     def __call__(
-        self, loss: Tensor, gradients: Mapping[str, Tensor], before: Sequence[Tensor]
+        self, loss: Tensor, gradients: Mapping[str, Tensor], before: Mapping[str, Tensor]
     ) -> None:
         """Update the parameters, or skip and count the step if it is faulty.
 
@@ -88,7 +88,7 @@ class Update:
         state: Mapping[str, Tensor],
         loss: Tensor,
         gradients: Mapping[str, Tensor],
-        before: Sequence[Tensor],
+        before: Mapping[str, Tensor],
     ) -> None:
         """Adam's update, by operations on these tensors alone.
 
@@ -111,7 +111,7 @@ class Update:
         state: Mapping[str, Tensor],
         loss: Tensor,
         gradients: Mapping[str, Tensor],
-        before: Sequence[Tensor],
+        before: Mapping[str, Tensor],
     ) -> tuple[Mapping[str, Tensor], Tensor]:
         """The guard's look, which is counted: gradients within its limit, and whether to skip.
 
@@ -126,7 +126,7 @@ class Update:
         state["faults"].add_(fault)
         state["total"].add_(torch.where(fault, 0.0, loss))
         state["step"].add_(1)
-        for name, earlier in zip(self.changing, before, strict=True):
+        for name, earlier in before.items():
             state[name].copy_(torch.where(skipping, earlier, state[name]))
         if guard.max_norm is not None:
             factor = (guard.max_norm / norms.norm()).clamp(max=1.0)

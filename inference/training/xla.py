@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import torch
 from jax import lax
+from jax.flatten_util import ravel_pytree
 from torch import Tensor
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.fx import Node
@@ -171,7 +172,7 @@ class Packing:
     # In JAX.
 
     def pack(self, values: Mapping[int, Any]) -> list[Any]:
-        return [jnp.concatenate([values[i].reshape(-1) for i in group]) for group in self.groups]
+        return [ravel_pytree([values[i] for i in group])[0] for group in self.groups]
 
     def unpack(self, vectors: Sequence[Any]) -> dict[int, Any]:
         values = {}

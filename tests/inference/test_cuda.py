@@ -29,16 +29,17 @@ CAPTURED: list[int] = []
 
 
 def captured(
-    take: Callable[[Sequence[Tensor]], object], batch: Sequence[Tensor]
-) -> Callable[[Sequence[Tensor]], None]:
-    own = [each.clone() for each in batch]
+    take: Callable[[Sequence[Tensor]], object], example: Sequence[Tensor]
+) -> Callable[[Sequence[Sequence[Tensor]]], None]:
+    own = [each.clone() for each in example]
     CAPTURED.append(0)
 
-    def replay(given: Sequence[Tensor]) -> None:
-        CAPTURED[-1] += 1
-        for ours, theirs in zip(own, given, strict=True):
-            ours.copy_(theirs)
-        take(own)
+    def replay(batches: Sequence[Sequence[Tensor]]) -> None:
+        for batch in batches:
+            CAPTURED[-1] += 1
+            for ours, theirs in zip(own, batch, strict=True):
+                ours.copy_(theirs)
+            take(own)
 
     return replay
 
