@@ -292,8 +292,7 @@ def _check_state(
 ) -> None:
     """:raises ValueError: if the weights do not fit the guide's, or are not finite numbers."""
     expected, found = ({name: t.shape for name, t in each.items()} for each in (guide, state))
-    names = sorted(expected.keys() | found.keys())
-    if differing := [name for name in names if expected.get(name) != found.get(name)]:
+    if differing := sorted({name for name, _ in expected.items() ^ found.items()}):
         raise ValueError(
             f"the weights in {folder} do not fit the guide; they differ in {differing[:5]}"
             f"{' and others' if len(differing) > 5 else ''}: give `load` a guide built as it was "

@@ -42,7 +42,10 @@ def write_atomically(
         new[folder / name] = folder / f".{name}.{digest(other)}.{writer}"
     try:
         for path, temporary in new.items():
-            _write(temporary, contents[path])
+            with temporary.open("wb") as file:
+                file.write(contents[path])
+                file.flush()
+                os.fsync(file.fileno())
         flush(folder)
         os.replace(new[index], index)
     except BaseException:
@@ -132,13 +135,6 @@ def _remove_stale(path: Path) -> None:
                 stale.unlink(missing_ok=True)
             except PermissionError:  # another user's
                 pass
-
-
-def _write(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def flush(folder: Path) -> None:

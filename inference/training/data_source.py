@@ -67,11 +67,8 @@ class DataSource(ABC):
 
 @dataclass(eq=False)
 class InMemorySource(DataSource):
-    """Data as tensors on the device; those of a memory-mapped file stay in the file, and batches
-    are copied.
-
-    :param data: validated data.
-    :param batching: how they are put into batches.
+    """Validated data, as tensors on the device; those of a memory-mapped file stay in the file, and
+    batches are copied.
     """
 
     data: Observed

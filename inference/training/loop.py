@@ -68,7 +68,8 @@ def train(plan: FitPlan) -> None:
 
 def _loop(plan: FitPlan, watched: Observed, checks: bool) -> None:
     with ExitStack() as stack:
-        log = stack.enter_context(closing(Log(plan, watched, checks)))
+        log = Log(plan, watched, checks)
+        stack.callback(log.bar.close)
         listeners: list[Log | CheckpointWriter] = [log]
         if plan.checkpoints is not None:
             writer = stack.enter_context(plan.checkpoints.writer(plan))
@@ -107,9 +108,6 @@ class Log:
         executor, shown = plan.recording.executor, plan.progress and plan.processes.is_first
         what = f"training ({executor})" if executor else "training"
         self.bar = progress_bar(plan.epochs * plan.source.steps, shown, what)
-
-    def close(self) -> None:
-        self.bar.close()
 
     def after_steps(self, taken: int) -> None:
         self.bar.update(taken)

@@ -251,11 +251,12 @@ SMALL = 2**14
 LAYOUT = {"memory_format", "layout", "device", "pin_memory"}
 # Operations that have their form in jax.numpy, with its name if that is another.
 IN_NUMPY = """
-    abs all bitwise_and bitwise_not bitwise_or bmm:matmul clamp:clip clamp_max:minimum
-    clamp_min:maximum div:true_divide dot empty_like:zeros_like eq:equal exp expm1 ge:greater_equal
-    gt:greater isnan le:less_equal log log1p logical_and lt:less maximum minimum mm:matmul
-    mul:multiply ne:not_equal neg:negative permute:transpose sgn:sign sqrt t:transpose tanh
-    transpose:swapaxes tril unsqueeze:expand_dims view:reshape _unsafe_view:reshape where
+    abs alias:asarray all bitwise_and bitwise_not bitwise_or bmm:matmul cat:concatenate clamp:clip
+    clamp_max:minimum clamp_min:maximum clone:asarray detach:asarray diagonal div:true_divide dot
+    empty_like:zeros_like eq:equal exp expm1 ge:greater_equal gt:greater isnan le:less_equal log
+    log1p logical_and lt:less maximum minimum mm:matmul mul:multiply ne:not_equal neg:negative
+    permute:transpose reciprocal sgn:sign sqrt stack t:transpose tanh transpose:swapaxes tril
+    unsqueeze:expand_dims view:reshape _unsafe_view:reshape where
 """
 #: Operations by PyTorch's name, those in place by that of the others.
 OPERATIONS: dict[str, Callable[..., Any]] = {
@@ -270,15 +271,10 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "_to_copy": _cast,
     "add": lambda a, b, alpha=1: a + (b if alpha == 1 else alpha * b),
     "addmm": lambda bias, x, weight: x @ weight + bias,
-    "alias": lambda x: x,
     "argmax": lambda x, dim=None, keep=False: jnp.argmax(x, dim, keepdims=keep),
     "binary_cross_entropy_with_logits": _binary_cross_entropy,
-    "cat": lambda parts, dim=0: jnp.concatenate(parts, axis=dim),
-    "clone": lambda x: x,
     "copy": lambda x, other: jnp.broadcast_to(other, x.shape).astype(x.dtype),
-    "detach": lambda x: x,
     "diag_embed": _diagonal_matrix,
-    "diagonal": lambda x, offset=0, a=0, b=1: jnp.diagonal(x, offset, a, b),
     "diagonal_backward": lambda g, sizes, *how: _diagonal_matrix(g, *how),
     "elu": lambda x, alpha=1.0: nn.elu(x, alpha),
     "elu_backward": _elu_slope,
@@ -298,7 +294,6 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "nan_to_num": lambda x, nan=0.0: jnp.nan_to_num(x, nan=nan),
     "new_zeros": lambda x, sizes, dtype=None: jnp.zeros(tuple(sizes), x.dtype),
     "pow": lambda x, power: x**power,
-    "reciprocal": lambda x: 1 / x,
     "relu": nn.relu,
     "select": lambda x, dim, i: lax.index_in_dim(x, i, dim, keepdims=False),
     "sigmoid": nn.sigmoid,
@@ -309,7 +304,6 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "split": _split,
     "split_with_sizes": _split,
     "squeeze": lambda x, dim: jnp.squeeze(x, dim) if x.shape[dim] == 1 else x,
-    "stack": lambda parts, dim=0: jnp.stack(parts, axis=dim),
     "sub": lambda a, b, alpha=1: a - (b if alpha == 1 else alpha * b),
     "sum": _reduce(jnp.sum),
     "tanh_backward": lambda g, result: g * (1 - result * result),

@@ -17,7 +17,6 @@ from inference.training.recording import recorded
 from inference.training.update import MOMENTS
 from ppl_models.given.observed import Observed
 
-NOT_ADAM = "its optimizer is not fused Adam"
 # Of a call of XLA, at most: steps, and numbers in their batches.
 STEPS, NUMBERS = 64, 2**24
 
@@ -89,7 +88,7 @@ class Recorder:
             self.recorded_for, self.programs = settings, {}
         executor, by_adam = str(self.recording.executor), self.updates[0].options is not None
         self.whole = by_adam and len(self.updates) == self.steps.processes.size == 1
-        why = self.recording.unsuitable or (None if by_adam else NOT_ADAM)
+        why = self.recording.unsuitable or (None if by_adam else "its optimizer is not fused Adam")
         if why and executor not in ("replay", *self.refused):
             self._refuse(executor, why)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 from inference.randomness import derive_seed
 from inference.training.batching import Rows
 from inference.training.parts import SCHEDULED
+from inference.training.recorder import Gradient
 from inference.training.steps import Steps, called
 from ppl_models.given.observed import Observed
 
@@ -29,7 +30,13 @@ class StepsTogether(Steps):
                 "does not give: train each alone, with SVIRunner.fit"
             )
         super().__init__(plan)
-        self.stacks = _stacked([run.tensors() for run in plan.runs])
+        self.stacks: dict[str, Tensor] = {}
+        each = [run.tensors() for run in plan.runs]
+        for name, lead in each[0].items():
+            stack = torch.stack([own[name].detach() for own in each])
+            for own, part in zip(each, stack, strict=True):
+                own[name].data = part
+            self.stacks[name] = stack.requires_grad_(lead.requires_grad)
 
     def look(self) -> None:
         """Take in what callbacks have changed: tensors instead of views, as by ``p.data = ...``,
@@ -65,7 +72,7 @@ class StepsTogether(Steps):
 
     def objectives(self, tensors: Mapping[str, Tensor], step: Tensor, batch: Observed) -> Tensor:
         def objective(tensors: Mapping[str, Tensor], x: Tensor, given: Any) -> Tensor:
-            return called(self.program, tensors, (step, x, given))
+            return called(self.program, tensors, step, Observed(x, given))
 
         mapped = torch.vmap(objective, randomness="different")
         return mapped(dict(tensors), batch.x, batch.given)
@@ -73,8 +80,11 @@ class StepsTogether(Steps):
     def evaluate(self, step: Tensor, batch: Observed) -> Tensor:
         return self.objectives(self.stacks, step, batch)
 
-    def part(self, i: int, values: Any) -> Any:
-        return values[i]
+    def apart(self, objectives: Tensor, gradients: Mapping[str, Tensor]) -> list[Gradient]:
+        return [
+            (objective, {name: each[i] for name, each in gradients.items()})
+            for i, objective in enumerate(objectives)
+        ]
 
     def rows(self, batch: Observed) -> int:
         return batch.x.shape[1]
@@ -87,14 +97,3 @@ class StepsTogether(Steps):
             for module in run.loss.modules():
                 for name, buffer in module.named_buffers(recurse=False):
                     setattr(module, name, buffer.clone())  # a schedule may have shared one object
-
-
-def _stacked(each: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Stacks ``[S, ...]`` by name; the given tensors become views of them."""
-    stacks = {}
-    for name, lead in each[0].items():
-        stack = torch.stack([tensors[name].detach() for tensors in each])
-        for tensors, part in zip(each, stack, strict=True):
-            tensors[name].data = part
-        stacks[name] = stack.requires_grad_(lead.requires_grad)
-    return stacks

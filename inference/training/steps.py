@@ -13,7 +13,13 @@ from inference.objectives.loss import Loss
 from inference.optimizers import check_optimized
 from inference.schedules import WeightFunction
 from inference.training.parts import SCHEDULED, Parts
-from inference.training.recorder import Recorder, tensors_of, warn_of_unknown, with_gradient
+from inference.training.recorder import (
+    Gradient,
+    Recorder,
+    tensors_of,
+    warn_of_unknown,
+    with_gradient,
+)
 from inference.training.update import Update
 from ppl_models.given.observed import Observed
 
@@ -48,15 +54,15 @@ class Steps:
 
     def objectives(self, tensors: Mapping[str, Tensor], step: Tensor, batch: Observed) -> Tensor:
         """The objectives, ``[S]`` or a scalar, as a pure function of tensors."""
-        return called(self.program, tensors, (step, batch.x, batch.given, batch.size))
+        return called(self.program, tensors, step, batch)
 
     def evaluate(self, step: Tensor, batch: Observed) -> Tensor:
         """The objectives of the parameters as they are."""
-        return self.program(step, batch.x, batch.given, batch.size)
+        return self.program(step, batch)
 
-    def part(self, i: int, values: Any) -> Any:
-        """What belongs to the run ``i``, of an objective or of gradients."""
-        return values
+    def apart(self, objectives: Tensor, gradients: Mapping[str, Tensor]) -> list[Gradient]:
+        """What belongs to each run."""
+        return [(objectives, gradients)]
 
     def rows(self, batch: Observed) -> int:
         return len(batch)
@@ -130,11 +136,10 @@ class Steps:
         mine, share = processes.shard(batch)
         before = [update.snapshot() for update in self.updates]
         found = self.recorder.gradient(mine) if recorded and self.recorder else None
-        objectives, gradients = found or with_gradient(self.evaluate(step, mine), self.learning)
-        objectives, gradients = processes.mean(objectives, gradients, share, self.learning)
-        for i, (update, earlier) in enumerate(zip(self.updates, before, strict=True)):
-            own = {name: self.part(i, each) for name, each in gradients.items()}
-            update(self.part(i, objectives), own, earlier)
+        found = found or with_gradient(self.evaluate(step, mine), self.learning)
+        each = self.apart(*processes.mean(*found, share, self.learning))
+        for update, own, earlier in zip(self.updates, each, before, strict=True):
+            update(*own, earlier)
 
     def close(self) -> None:
         """Restore the runs to independent state."""
@@ -149,10 +154,8 @@ class ScheduledLoss(nn.Module):
         self.loss = loss
         self.weights = weights
 
-    def forward(
-        self, step: Tensor, x: Tensor, given: Mapping[str, Tensor], size: float | None = None
-    ) -> Tensor:
-        return self.loss(x, size, self.set(step), **given)
+    def forward(self, step: Tensor, batch: Observed) -> Tensor:
+        return self.loss(batch.x, batch.size, self.set(step), **batch.given)
 
     def set(self, step: Tensor) -> Tensor:
         """Set gates and temperatures; return the weights of the KL terms ``[J, 2]``."""
@@ -162,7 +165,7 @@ class ScheduledLoss(nn.Module):
 
 
 def called(
-    program: ScheduledLoss, tensors: Mapping[str, Tensor], inputs: tuple[Any, ...]
+    program: ScheduledLoss, tensors: Mapping[str, Tensor], step: Tensor, batch: Observed
 ) -> Tensor:
     """The objective with these parameters and buffers.
 
@@ -171,7 +174,7 @@ def called(
     if not program.loss.model.recordable:
         raise ValueError("a function's parameters are in Pyro's store, which gives no others")
     held = {f"loss.{name}": tensor for name, tensor in tensors.items()}
-    objective = torch.func.functional_call(program, held, inputs)
+    objective = torch.func.functional_call(program, held, (step, batch))
     for name, tensor in tensors.items():
         if held[f"loss.{name}"] is not tensor and name.rpartition(".")[2] not in SCHEDULED:
             raise ValueError(f"a forward assigns the buffer {name!r}: change it in place (copy_)")

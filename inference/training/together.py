@@ -17,9 +17,6 @@ from inference.training.loop import train
 from inference.training.plan import FitPlan, check_callbacks
 from ppl_models.given.checks import check_kind
 
-# Ways to compute steps that take those of one run.
-ALONE = ("xla", "cuda graph")
-
 
 def fit_together(
     runners: Sequence[Run],
@@ -95,7 +92,7 @@ def _check_alike(runners: Sequence[Run]) -> None:
     held = [id(p) for runner in runners for p in runner.loss.parameters()]
     if len(set(held)) < len(held):
         raise ValueError("two runners hold the same parameters: build a model and a guide for each")
-    if runners[0].compile in ALONE:
+    if runners[0].compile in ("xla", "cuda graph"):
         raise ValueError(
             f"compile={runners[0].compile!r} is for one run, but {len(runners)} are trained "
             "together: leave it out, or train each alone, with SVIRunner.fit"

@@ -29,7 +29,7 @@ from torch.fx.node import map_arg
 from inference.training.lowering import Lowered, NotLoweredError, groups, lower, written
 from inference.training.program import Program
 from inference.training.recording import TensorFunction, agree
-from inference.training.simplify import is_random
+from inference.training.simplify import empty, is_random
 
 aten = torch.ops.aten
 # Of these operations a tensor's shape matters alone; of others of their names its values, too.
@@ -191,12 +191,11 @@ def _draw(node: Node) -> Callable[[], Tensor]:
     if node.all_input_nodes and node.target not in SHAPED:
         raise NotLoweredError("what it draws depends on the values of tensors")
 
-    def empty(of: Node) -> Tensor:
-        like = of.meta["val"]
-        return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype)
+    def like(of: Node) -> Tensor:
+        return empty(of.meta["val"], "cpu")
 
     target: Any = node.target
-    return lambda: target(*map_arg(node.args, empty), **map_arg(node.kwargs, empty))
+    return lambda: target(*map_arg(node.args, like), **map_arg(node.kwargs, like))
 
 
 def _array(tensor: Tensor) -> Any:
