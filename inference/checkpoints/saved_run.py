@@ -23,10 +23,7 @@ from ppl_models.configurable import UnknownClass
 from ppl_models.given.checks import check_keys, check_kind, is_index
 
 FORMAT = 1
-CONFIG, HISTORY = "config.json", "history.jsonl"
-#: The file of tensors.
-WEIGHTS = "weights.safetensors"
-#: What people read, and no program.
+CONFIG, HISTORY, WEIGHTS = "config.json", "history.jsonl", "weights.safetensors"
 CARD = "card.md"
 # A buffer of models that saved runs may have: the weights of KL terms, which are a run's alone.
 FORMER = "kl_weights"

@@ -105,12 +105,8 @@ class InMemorySource(DataSource):
 
 
 class LoaderSource(DataSource):
-    """Batches from a PyTorch ``DataLoader``: x alone, a mapping with ``"x"``, or x followed by the
-    inputs that the model needs.
-
-    What it can do without, such as labels of some rows, is given in mappings alone, by name; their
-    other names are refused, and what follows in a tuple is ignored. All batches give the same
-    names.
+    """Batches from a PyTorch ``DataLoader``, of the forms that :meth:`SVIRunner.fit
+    <inference.SVIRunner.fit>` says; all give the same inputs beside x.
 
     What a pass draws (its order, and what a data set draws with torch, NumPy or Python's
     ``random``, in worker processes or without) depends only on the seed and the epoch, so that a

@@ -71,16 +71,12 @@ def record(function: TensorFunction, examples: Sequence[Tensor]) -> Program:
 def _give_no_tensor_twice(program: Program) -> None:
     """Results are tensors of their own, which a caller may change."""
     (output,) = (node for node in program.graph.nodes if node.op == "output")
-    seen: set[Node] = set()
+    results: list[Node] = []
     with program.graph.inserting_before(output):
-        results = []
         for each in output.args[0]:
-            own = each.op == "call_function" and each not in seen
-            seen.add(each)
-            results.append(
-                each if own else program.graph.call_function(aten.clone.default, (each,))
-            )
-            results[-1].meta = dict(each.meta)
+            own = each.op == "call_function" and each not in results
+            copied = None if own else program.graph.call_function(aten.clone.default, (each,))
+            results.append(copied or each)
     output.args = (results,)
 
 
