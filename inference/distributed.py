@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch._utils import _unflatten_dense_tensors
 
 from inference.randomness import derive_seed, random_state, seeded
 from ppl_models.given.observed import Observed
@@ -194,10 +193,12 @@ class DataParallel(SingleProcess):
         with _reaching_all():
             total: Any = self.fabric.all_reduce(flat * counts, reduce_op="sum")
         mean = total[:-1] / total[-1]
-        parts = _unflatten_dense_tensors(mean[:-1], list(parameters.values()))
-        pairs = zip(parameters.items(), parts, strict=True)
         # In each parameter's memory layout.
-        return mean[-1], {name: torch.empty_like(p).copy_(part) for (name, p), part in pairs}
+        found = {name: torch.empty_like(p) for name, p in parameters.items()}
+        parts = mean[:-1].split([each.numel() for each in found.values()])
+        for each, part in zip(found.values(), parts, strict=True):
+            each.copy_(part.view_as(each))
+        return mean[-1], found
 
     def on_first(self, work: Callable[[], T]) -> T:
         value, error = None, None
