@@ -40,6 +40,8 @@ PASSES, ENOUGH, ROUNDS = 100, 1e-4, 5
 # Rows at a column's own frequencies that are added to each cluster; of numbers, half of one at the
 # column's variance. And the least share of that variance within a cluster.
 PRIOR, LEAST = 1.0, 1e-3
+# Share of a column's variance that others leave, below which they tell it.
+TOLD = 0.01
 # The variance of a constant column.
 SMALL = 1e-12
 
@@ -327,8 +329,9 @@ class ColumnViews:
 
     @property
     def free_numbers(self) -> np.ndarray:
-        """The numbers that no view with codes has."""
-        return np.setdiff1d(self.statistics.numbers, _all_columns(self.of_codes))
+        """The numbers that vary and that no view with codes has."""
+        varying = np.nan_to_num(self.statistics.unit).any(0)
+        return np.setdiff1d(self.statistics.numbers[varying], _all_columns(self.of_codes))
 
     def log_density(self) -> np.ndarray:
         """Of the fitted rows' free numbers ``[N]``, in nats, less BIC's cost."""
@@ -389,6 +392,9 @@ def column_views(values: np.ndarray, levels: Sequence[int], seed: int = 0) -> Co
     fitted = Statistics(np.where(unseen, 0.0, rows), np.asarray(levels))
     if len(levels) > MAX_COLUMNS:
         return ColumnViews([], fitted)
+    for d in fitted.numbers[_told_by_others(fitted.covariance)]:
+        fitted.values[:, d] = 0.0
+    fitted = Statistics(fitted.values, fitted.levels)
     dependence, tied = _dependence(fitted)
     _, part = connected_components(tied, directed=False)
     groups = [np.flatnonzero(part == p) for p in np.unique(part)]
@@ -408,6 +414,18 @@ def _grid(fitted: Statistics, view: ColumnView, seed: int) -> list[ColumnView]:
     if grid is None or shared_information([each[view.r.argmax(1)] for each in grid]) > JOINT:
         return [view]
     return [replace(view, part=part) for part in grid]
+
+
+def _told_by_others(covariance: np.ndarray) -> np.ndarray:
+    """Which columns those before them tell, as copies and sums are told, or do not vary ``[m]``:
+    what tells them is no grouping.
+    """
+    left, told = covariance.copy(), np.zeros(len(covariance), bool)
+    for d in range(len(left)):
+        told[d] = left[d, d] < TOLD
+        if not told[d]:
+            left -= np.outer(left[:, d], left[d]) / left[d, d]
+    return told
 
 
 def _dependence(fitted: Statistics) -> tuple[np.ndarray, np.ndarray]:

@@ -22,7 +22,7 @@ def covariance_of(x: np.ndarray) -> np.ndarray:
         left = covariance - covariance @ np.einsum("p,pij->ij", told, inverse) @ covariance
         last, covariance = covariance, filled.T @ filled / len(x) + left
         covariance = (covariance + RIDGE * np.eye(len(covariance))) / (1 + RIDGE)
-        if abs(covariance - last).max() < ENOUGH:
+        if abs(covariance - last).max(initial=0.0) < ENOUGH:
             break
     return covariance
 
