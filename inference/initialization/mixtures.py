@@ -333,8 +333,10 @@ def check_enough(rows: Any, mixtures: Mapping[str, Mixture]) -> None:
 @threadpool_limits.wrap(limits=1, user_api="blas")
 def _fitted(prior: Mixture, z: Tensor, covariance: str, seed: int, **options: Any) -> FittedMixture:
     kind = {"covariance_type": covariance, "random_state": seed}
-    # In float32, components of few similar data have a singular covariance.
-    return FittedMixture(prior.num_components, **kind, **options).fit(z.double().cpu().numpy())
+    with warnings.catch_warnings():  # of latents that have not come apart yet
+        warnings.filterwarnings("ignore", "Number of distinct clusters")
+        # In float32, components of few similar data have a singular covariance.
+        return FittedMixture(prior.num_components, **kind, **options).fit(z.double().cpu().numpy())
 
 
 def _in_common_if_likelier(
