@@ -244,24 +244,22 @@ def number_of_facets(
     combined = len(np.unique(neighbors))
     dim, numbers = most, {most}
     near = x.clip(-FAR, FAR)
-    unit = noise_of(near)
-    y = near / unit  # principal components lose least where all noise is equal
     if dims is None:
         dim = principal_dimensions(near, 1, most, seed)
-        numbers = {dim, components_beyond_chance(y, seed)} - {0}
+        numbers = {dim, components_beyond_chance(near / noise_of(near), seed)} - {0}
     # Few rows may show in few dimensions what is lost in more; weak labelings are the reverse.
     counts: list[FacetCount] = []
     for m in sorted(numbers, reverse=True):
-        count = _count_in(y, m, seed)
+        count = _count_in(near, m, seed)
         if count.number > max((c.number for c in counts), default=0):
             say(f"sees {', '.join(map(str, count.facets))}")
         counts.append(count)
-    again = [_tested_again(count, y, seed, len(counts)) for count in counts]
+    again = [_tested_again(count, near, seed, len(counts)) for count in counts]
     best, _ = max(zip(again, counts, strict=True), key=lambda two: [c.number for c in two])
     clear = min((facet.tree.heights.min() for facet in best.facets), default=1.0) < CLEAR
     if best.number and (clear if combined == 1 else combined <= 2 * prod(best.numbers)):
-        best = _sharpened(_grids_split(best, y, seed), y, seed)
-        found = replace(best, loc=best.loc * unit, maps=best.maps / unit, combined=combined)
+        best = _grids_split(best, near, seed)
+        found = replace(_sharpened(best, near, seed), combined=combined)
     else:
         found = _count_whole(x, dim, combined, seed)
     return replace(found, shared=_least_share(found, x, neighbors))

@@ -19,6 +19,7 @@ from sklearn.cluster import SpectralClustering
 from sklearn.decomposition import PCA
 from sklearn.feature_selection import mutual_info_regression
 
+from facetvae.table_rules.components import LEAST_UNTOLD, noise_of
 from facetvae.table_rules.merging import clarity
 from facetvae.table_rules.rows import some_rows
 
@@ -139,11 +140,19 @@ def _dependence(a: np.ndarray, b: np.ndarray, seed: int) -> np.ndarray:
 def independent_sources(
     x: np.ndarray, dim: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """ICA of ``dim`` principal components of ``x`` ``[N, D]``: the sources ``[N, dim]``, their maps
-    ``[dim, D]`` from data less their mean, and that mean ``[D]``.
+    """ICA of ``dim`` principal components of standardized ``x`` ``[N, D]``: the sources
+    ``[N, dim]``, their maps ``[dim, D]`` from data less their mean, and that mean ``[D]``.
+
+    Of columns in units of their noise, where components lose least: of what other columns do not
+    tell, and then of what as many components leave.
     """
-    pca = PCA(dim, random_state=seed, whiten=True).set_output(transform="default")
-    white = pca.fit_transform(x.astype(float))
+    x = x.astype(float)
+    unit = noise_of(x)
+    pca = _components(x / unit, dim, seed)
+    left = x / unit - pca.inverse_transform(pca.transform(x / unit))
+    unit = unit * np.sqrt(left.var(0).clip(LEAST_UNTOLD))
+    pca = _components(x / unit, dim, seed)
+    white = pca.transform(x / unit)
     with warnings.catch_warnings():
         # Expected if only normal noise remains, which has no preferred rotation.
         warnings.simplefilter("ignore", UserWarning)
@@ -151,7 +160,12 @@ def independent_sources(
             white.T, ortho=True, extended=True, whiten=False, centering=False, random_state=seed
         )
     deviation = np.sqrt(pca.explained_variance_.clip(np.finfo(float).tiny))
-    return sources.T, rotation @ (pca.components_ / deviation[:, None]), pca.mean_
+    return sources.T, rotation @ (pca.components_ / deviation[:, None]) / unit, pca.mean_ * unit
+
+
+def _components(x: np.ndarray, dim: int, seed: int) -> PCA:
+    pca = PCA(dim, random_state=seed, whiten=True)
+    return pca.set_output(transform="default").fit(x)
 
 
 def dependent_groups(sources: np.ndarray) -> np.ndarray:
