@@ -392,9 +392,10 @@ def column_views(values: np.ndarray, levels: Sequence[int], seed: int = 0) -> Co
     fitted = Statistics(np.where(unseen, 0.0, rows), np.asarray(levels))
     if len(levels) > MAX_COLUMNS:
         return ColumnViews([], fitted)
-    for d in fitted.numbers[_told_by_others(fitted.covariance)]:
-        fitted.values[:, d] = 0.0
-    fitted = Statistics(fitted.values, fitted.levels)
+    told = fitted.numbers[_told_by_others(fitted.covariance)]
+    if len(told):
+        is_told = np.isin(np.arange(len(levels)), told)
+        fitted = Statistics(np.where(is_told, 0.0, fitted.values), fitted.levels)
     dependence, tied = _dependence(fitted)
     _, part = connected_components(tied, directed=False)
     groups = [np.flatnonzero(part == p) for p in np.unique(part)]

@@ -442,7 +442,7 @@ def test_networks_go_on_from_linear_maps_if_held_out_rows_tell() -> None:
     kept = MultiFacetClustering(network="linear", random_state=0).fit(x)
     assert found.score(x) > kept.score(x)
     few = MultiFacetClustering(random_state=0).fit(load_wine().data)
-    assert re.fullmatch("linear: .* p = .*e-0[67]; too few rows .*", few.settings_["model"])
+    assert re.fullmatch("linear: .* p = .*e-\\d+; too few rows .*", few.settings_["model"])
 
 
 @pytest.mark.parametrize("gaps", [0.0, 0.4])
