@@ -250,17 +250,16 @@ def test_coordinates_do_not_depend_on_the_columns_noise() -> None:
     assert after > best - 0.005
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_sources_do_not_depend_on_the_start(seed: int) -> None:
-    """Two of two clusters and one of six beside four normals: a start in three of FastICA found
-    none of the three.
+def test_sources_do_not_depend_on_the_start() -> None:
+    """Two of two clusters and one of six beside four normals, in single precision, as encoders see
+    rows: FastICA missed some of the three from each of these starts.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(1)
     known = np.stack([rng.integers(k, size=1500) * apart for k, apart in ((2, 6), (2, 5), (6, 5))])
     drawn = np.concatenate([known + rng.normal(size=known.shape), rng.normal(size=(4, 1500))])
     x = drawn.T @ rng.normal(size=(7, 40)) + 0.1 * rng.normal(size=(1500, 40))
     for start in range(5):
-        sources, _, _ = independent_sources(standardized(x), 7, start)
+        sources, _, _ = independent_sources(standardized(x).astype(np.float32), 7, start)
         alike = np.abs(np.corrcoef(drawn, sources.T))[:3, 7:]
         assert (alike.max(1) > 0.97).all()
 
