@@ -18,8 +18,7 @@ from jax.scipy.linalg import solve_triangular
 from torch.fx import Node
 from torch.fx.node import map_arg
 
-from inference.training.program import Program
-from inference.training.simplify import mutates, shares_memory
+from inference.training.program import Program, mutates, shares_memory
 
 
 class NotLoweredError(ValueError):
@@ -42,7 +41,7 @@ def lower(program: Program, draws: set[Node]) -> Lowered:
         if node.op == "call_function" and node not in draws:
             _check(node)
     constants = {
-        node: jax.dlpack.from_dlpack(program.get_buffer(str(node.target)).detach().contiguous())
+        node: jax.dlpack.from_dlpack(node.meta["value"].contiguous())
         for node in nodes
         if node.op == "get_attr"
     }

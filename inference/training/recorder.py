@@ -223,10 +223,22 @@ class Recorder:
         return lambda batches: steps(list(update.state(names).values()), batches)
 
     def _captured(self, batch: Observed, program: Program, names: tuple[str, ...]) -> Turn:
-        from inference.training.cuda_graph import captured
-
+        """A step as one CUDA graph, launched without its single kernels; none is taken yet."""
         state = self.updates[0].state(names).values()
-        return captured(lambda given: program.run(*state, *given), tensors_of(batch))
+        own = [each.clone() for each in tensors_of(batch)]  # whose addresses the graph has fixed
+        graph, device = torch.cuda.CUDAGraph(), own[0].device
+        # Other threads, such as those that pin a loader's batches, may continue meanwhile.
+        with torch.cuda.device(device), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            program.run(*state, *own)
+
+        def replay(batches: Sequence[Sequence[Tensor]]) -> None:
+            with torch.cuda.device(device):
+                for given in batches:
+                    for ours, theirs in zip(own, given, strict=True):
+                        ours.copy_(theirs)
+                    graph.replay()
+
+        return replay
 
 
 def with_gradient(objectives: Tensor, parameters: Mapping[str, Tensor]) -> Gradient:

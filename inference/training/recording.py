@@ -15,8 +15,7 @@ from torch.fx import Node
 
 from inference.checkpoints.periodic import listening
 from inference.randomness import seeded
-from inference.training.program import Program
-from inference.training.simplify import simplify
+from inference.training.program import Program, simplify
 
 aten = torch.ops.aten
 #: Maps a function's tensors to its results.

@@ -7,14 +7,13 @@ from operator import getitem
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, UntypedStorage
 from torch.fx import Node
 from torch.fx.node import map_aggregate
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from inference.training.program import Program
-from inference.training.simplify import empty, has_an_effect, is_random, mutates
+from inference.training.program import FILLING, Program, empty, has_an_effect, is_random, mutates
 
 aten, STRIDED = torch.ops.aten, torch.strided
 
@@ -25,7 +24,7 @@ class Tape(TorchDispatchMode):
     :param given: the program's tensors.
 
     :ivar program: the operations, with an example of each result, without values, as
-        ``meta["val"]``.
+        ``meta["val"]``, and the result itself as ``meta["value"]`` where no given tensor matters.
     """
 
     def __init__(self, given: Sequence[Tensor]) -> None:
@@ -33,7 +32,8 @@ class Tape(TorchDispatchMode):
         self.program = Program()
         self.graph = self.program.graph
         self.nodes = WeakTensorKeyDictionary()  # of those that exist
-        self.written: set[int] = set()  # memory that an operation has written to
+        # Memory that an operation has written to, by its address, which nothing else can then get.
+        self.written: dict[int, UntypedStorage] = {}
         for i, tensor in enumerate(given):
             self._of(self.graph.placeholder(f"given_{i}"), tensor)
 
@@ -49,11 +49,13 @@ class Tape(TorchDispatchMode):
             return self.node(value)
 
         node = self.graph.call_function(func, *map_aggregate((args, kwargs or {}), noted))
-        memory = {each.untyped_storage().data_ptr() for each in given if each.layout is STRIDED}
+        storages = [each.untyped_storage() for each in given if each.layout is STRIDED]
+        memory = {each.data_ptr(): each for each in storages}
         if mutates(node):
             self.written |= memory
-        moving = is_random(node) or not memory.isdisjoint(self.written)
-        fixed = not moving and all(each.meta["fixed"] for each in node.all_input_nodes)
+        moving = is_random(node) or not memory.keys().isdisjoint(self.written)
+        known = all("value" in each.meta for each in node.all_input_nodes)
+        fixed = func in FILLING or (known and not moving)
         reads = torch.Tag.data_dependent_output in func.tags or _shape_is_read(func, given)
         if reads and not fixed:
             raise RuntimeError(f"it reads a tensor's value, by {func}")
@@ -67,21 +69,20 @@ class Tape(TorchDispatchMode):
 
     def node(self, value: Any) -> Any:
         """A tensor's node; anything else as it is."""
-        if isinstance(value, torch.Generator | torch.UntypedStorage):
+        if isinstance(value, torch.Generator | UntypedStorage):
             raise RuntimeError(f"it calls an operation on a {type(value).__name__}")
         if not isinstance(value, Tensor):
             return value
         if value not in self.nodes:
-            name = f"held_{len(self.graph.nodes)}"
-            self.program.register_buffer(name, value.detach())
-            self._of(self.graph.get_attr(name), value, fixed=True)
+            self._of(self.graph.get_attr(f"held_{len(self.graph.nodes)}"), value, fixed=True)
         return self.nodes[value]
 
     def _of(self, node: Node, result: Any, fixed: bool = False) -> None:
-        """Note whose result it is, and whether it depends on no tensor that is given."""
-        node.meta["fixed"] = fixed
+        """Note whose result it is, and its value, if it depends on no tensor that is given."""
         if isinstance(result, Tensor):
-            node.meta |= {"val": empty(result, "meta"), "device": result.device}
+            node.meta["val"] = empty(result, "meta")
+            if fixed:
+                node.meta["value"] = result.detach()
             self.nodes[result] = node
         elif isinstance(result, list | tuple):
             node.meta["val"] = []

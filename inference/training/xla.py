@@ -27,9 +27,8 @@ from torch.fx import Node
 from torch.fx.node import map_arg
 
 from inference.training.lowering import Lowered, NotLoweredError, groups, lower, written
-from inference.training.program import Program
+from inference.training.program import Program, empty, is_random
 from inference.training.recording import TensorFunction, agree
-from inference.training.simplify import empty, is_random
 
 aten = torch.ops.aten
 # Of these operations a tensor's shape matters alone; of others of their names its values, too.
@@ -222,8 +221,7 @@ def _cpu() -> jax.Device:
 
 def _text(program: Program) -> Hashable:
     """Equal for equal programs."""
-    nodes = [node for node in program.graph.nodes if node.op == "get_attr"]
-    constants = [program.get_buffer(str(node.target)) for node in nodes]
+    constants = (node.meta["value"] for node in program.graph.nodes if node.op == "get_attr")
     each = (
         (value.shape, value.dtype, value.flatten().view(torch.uint8).numpy().tobytes())
         for value in constants

@@ -6,7 +6,7 @@ What a stand-in cannot show, that CUDA captures the step at all, is tested where
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pyro
@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from inference import Guard, SVIRunner, WarmUp
-from inference.training import cuda_graph
 from inference.training.data_source import data_source_for
 from inference.training.loop import train
 from inference.training.plan import FitPlan
-from inference.training.recorder import Recording, RecordingWarning
+from inference.training.program import Program
+from inference.training.recorder import Recorder, Recording, RecordingWarning, Turn, tensors_of
+from ppl_models.given.observed import Observed
 from tests.catalog import KINDS, given, two_facets
 
 pytestmark = pytest.mark.slow(10)
@@ -28,10 +29,9 @@ N = 22
 CAPTURED: list[int] = []
 
 
-def captured(
-    take: Callable[[Sequence[Tensor]], object], example: Sequence[Tensor]
-) -> Callable[[Sequence[Sequence[Tensor]]], None]:
-    own = [each.clone() for each in example]
+def captured(recorder: Recorder, batch: Observed, program: Program, names: tuple[str, ...]) -> Turn:
+    state = recorder.updates[0].state(names).values()
+    own = [each.clone() for each in tensors_of(batch)]
     CAPTURED.append(0)
 
     def replay(batches: Sequence[Sequence[Tensor]]) -> None:
@@ -39,7 +39,7 @@ def captured(
             CAPTURED[-1] += 1
             for ours, theirs in zip(own, batch, strict=True):
                 ours.copy_(theirs)
-            take(own)
+            program.run(*state, *own)
 
     return replay
 
@@ -47,7 +47,7 @@ def captured(
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     CAPTURED.clear()
-    monkeypatch.setattr(cuda_graph, "captured", captured)
+    monkeypatch.setattr(Recorder, "_captured", captured)
 
 
 def fit(
@@ -108,7 +108,7 @@ def test_a_step_that_cannot_be_captured_is_replayed(monkeypatch: pytest.MonkeyPa
     def refuses(*given: Any) -> Any:
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    monkeypatch.setattr(cuda_graph, "captured", refuses)
+    monkeypatch.setattr(Recorder, "_captured", refuses)
     with pytest.warns(RecordingWarning, match=r"operation not permitted.*replayed"):
         fit("cuda graph")
 

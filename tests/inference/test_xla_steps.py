@@ -33,8 +33,8 @@ import jax.numpy as jnp
 
 from inference.training.lowering import OPERATIONS, NotLoweredError
 from inference.training.lowering import name as plain_name
+from inference.training.program import is_random
 from inference.training.recording import record
-from inference.training.simplify import is_random
 from inference.training.steps import Steps
 from inference.training.xla import LOOPS, _draw
 from ppl_models import GaussianMixture, Normal, SharedMLP, VaDE
