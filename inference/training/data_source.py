@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import accumulate, chain, islice
+from itertools import accumulate, chain, count, islice
 from typing import Any
 
 import numpy as np
@@ -19,17 +20,18 @@ from guides.base import FacetGuide
 from inference.distributed import Shard, SingleProcess
 from inference.randomness import derive_seed
 from inference.training.batching import Batching, Groups, Rows, drawn_once
-from inference.training.loader_passes import endless_passes, whole_pass
 from ppl_models.configurable import to_config
 from ppl_models.given.checks import check_count, check_kind, check_size
 from ppl_models.given.observed import Observed
 from ppl_models.given.sparse import SparseRows
+from ppl_models.turns import exclusive
 
 BATCH_SIZE = 512
 # Rows of a loader's first pass to keep for later use.
 HELD_ROWS = 2048
 # Bytes to digest at a time, and, of a memory-mapped file, in all.
 DIGESTED_AT_ONCE, LARGEST_DIGESTED = 2**24, 2**32
+END = object()  # of a loader's pass; None could be a broken loader's batch
 
 
 class DataSource(ABC):
@@ -84,12 +86,12 @@ class InMemorySource(DataSource):
         self.steps = self.batching.steps(self.data, self.batch_size)
         self.full = self.batching.full(self.data, self.batch_size)
 
-    def generator(self, seed: int) -> Generator:
+    def generator(self, seed: int, epoch: int) -> Generator:
         """The generator for the order of a pass."""
-        return Generator(self.data.x.device).manual_seed(seed)
+        return Generator(self.data.x.device).manual_seed(derive_seed(seed, epoch))
 
     def batches(self, seed: int, epoch: int = 0, done: int = 0) -> Iterator[Observed]:
-        generator = self.generator(derive_seed(seed, epoch))
+        generator = self.generator(seed, epoch)
         batches = self.batching.batches(self.data, self.batch_size, generator)
         return (batch.to(self.device) for batch in batches)
 
@@ -185,12 +187,7 @@ class LoaderSource(DataSource):
     def _check_shards(self) -> None:
         """:raises ValueError: if two processes have the same rows, or other inputs beside x."""
         for rank, found in enumerate(self.prints):
-            if _names(found) != _names(self.prints[0]):
-                raise ValueError(
-                    "all processes' loaders must give the same beside x, but the first one's gives "
-                    f"{', '.join(sorted(self.prints[0]))}, and process {rank}'s "
-                    f"{', '.join(sorted(found))}: give -1 for labels that are not known"
-                )
+            _check_alike("the loaders of all processes", self.prints[0], found)
             if found in self.prints[:rank]:
                 raise ValueError(
                     f"the loaders of processes {self.prints.index(found)} and {rank} begin with "
@@ -237,12 +234,7 @@ class LoaderSource(DataSource):
             )
         observed = self.guide.observed(x, given).to(self.device)
         first = self.held[0] if self.held else observed
-        if _names(first.given) != _names(observed.given):
-            one, other = (", ".join(sorted(of.given)) or "nothing" for of in (first, observed))
-            raise ValueError(
-                f"the DataLoader's batches must give the same beside x, but the first one gave "
-                f"{one}, and another {other}: give -1 for labels that are not known"
-            )
+        _check_alike("the DataLoader's batches", first.given, observed.given)
         return observed
 
     def subset(self, at_most: int) -> Observed:
@@ -270,9 +262,18 @@ class LoaderSource(DataSource):
         return {"data": data, "batches": self.steps}
 
 
-def _names(given: Mapping[str, Any]) -> set[str]:
-    """Without what says which labels are known, which a batch has only if some are not."""
-    return {*given} - {"known"}
+def _check_alike(who: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> None:
+    """:raises ValueError: if they have other names; but for those of known labels, which a batch
+    has only if some are not.
+    """
+    if ({*one} ^ {*other}) - {"known"}:
+        first, second = (
+            ", ".join(sorted(given.keys() - {"x"})) or "nothing" for given in (one, other)
+        )
+        raise ValueError(
+            f"{who} must give the same beside x, but the first one gave {first}, and another "
+            f"{second}: give -1 for labels that are not known"
+        )
 
 
 def _length(loader: DataLoader) -> int:
@@ -290,6 +291,91 @@ def _length(loader: DataLoader) -> int:
             "drop_last?"
         )
     return steps
+
+
+def whole_pass(loader: DataLoader, seed: int, epoch: int) -> Iterator[Any]:
+    """The batches of a pass. Its order, and what the data set draws, depend on ``seed`` and
+    ``epoch`` alone.
+
+    :raises ValueError: if the loader gives more or fewer batches than its length says.
+    """
+    steps, taken = len(loader), 0
+    for taken, batch in enumerate(_fetched(loader, seed, epoch), start=1):
+        if taken > steps:
+            break
+        yield batch
+    if taken != steps:
+        found = taken if taken < steps else f"more than {steps}"
+        raise ValueError(
+            f"the DataLoader gave {found} batches in a pass, but its length is {steps}, which "
+            "schedules and epochs rely on: correct the __len__ of its data set or sampler, or "
+            "give fit steps_per_epoch="
+        )
+
+
+def endless_passes(loader: DataLoader, seed: int, epoch: int) -> Iterator[Any]:
+    """The batches of one pass after the other, from the pass ``epoch`` on.
+
+    :raises ValueError: if a pass has no batch.
+    """
+    for number in count(epoch):
+        batch = END
+        for batch in _fetched(loader, derive_seed(seed, number), number):
+            yield batch
+        if batch is END:
+            raise ValueError("the DataLoader gave no batch: is its data set empty?")
+
+
+def _fetched(loader: DataLoader, seed: int, epoch: int) -> Iterator[Any]:
+    """What a loader gives, each fetched under random streams that begin with ``seed``; what counts
+    epochs by itself, as samplers of several processes do, is told this one's number.
+    """
+    batched = loader.batch_sampler
+    parts = (loader, loader.sampler, batched, getattr(batched, "sampler", None))
+    for part in (loader.dataset, *parts):
+        if callable(set_epoch := getattr(part, "set_epoch", None)):
+            set_epoch(epoch)
+    own = filter(None, (getattr(part, "generator", None) for part in parts))
+    generators = [torch.default_generator, *own]
+    # Of generators, and of NumPy and Python, which a data set may use.
+    streams: list[tuple[Callable[[], Any], Callable[[Any], Any]]] = [
+        *((each.get_state, each.set_state) for each in generators),
+        (np.random.get_state, np.random.set_state),
+        (random.getstate, random.setstate),
+    ]
+    begins = [Generator().manual_seed(seed).get_state()] * len(generators)
+    states = [
+        *begins,
+        np.random.RandomState(seed % 2**32).get_state(),
+        random.Random(seed).getstate(),
+    ]
+
+    def exchange() -> None:
+        """Put the states that are held in the place of those that are used, and hold these."""
+        before = [get() for get, _ in streams]
+        for (_, put), state in zip(streams, states, strict=True):
+            put(state)
+        states[:] = before
+
+    batches = chain(loader)  # which begins the pass with its first batch
+    while True:
+        with exclusive():
+            exchange()
+            try:
+                batch = next(batches, END)
+            except RuntimeError as error:
+                if not str(error).startswith("DataLoader worker"):
+                    raise
+                raise RuntimeError(
+                    "a worker process of the DataLoader ended "
+                    f"({' '.join(str(error).split())}): it may have run out of memory, or its "
+                    "data set ends it; num_workers=0 shows any error"
+                ) from error
+            finally:
+                exchange()
+        if batch is END:
+            return
+        yield batch
 
 
 def data_source_for(

@@ -20,7 +20,7 @@ from inference.records import check_record
 from inference.run import Callback, Run
 from inference.training.faults import check_first_step, report_faults
 from inference.training.plan import FitPlan
-from inference.training.steps import ScheduledLoss
+from inference.training.steps import ScheduledLoss, Steps, StepsTogether
 from ppl_models.given.observed import Observed
 from ppl_models.modes import evaluating, network_precision, train_unfrozen
 from ppl_models.turns import yield_lock
@@ -77,7 +77,7 @@ def _loop(plan: FitPlan, watched: Observed, checks: bool) -> None:
             listeners.append(writer)
         at = plan.lead.progress
         log.after_steps(at.epoch * plan.source.steps + at.batches)
-        steps = stack.enter_context(closing(plan.steps()))
+        steps = stack.enter_context(closing((StepsTogether if plan.together else Steps)(plan)))
         for run in plan.runs:
             stack.callback(run.loss.eval)
         while not plan.ended:

@@ -19,8 +19,6 @@ from inference.schedules import Constant, WeightFunction
 from inference.training.data_source import DataSource, InMemorySource, fingerprint
 from inference.training.parts import Parts
 from inference.training.recorder import Recording
-from inference.training.stacked import StepsTogether
-from inference.training.steps import Steps
 from ppl_models.configurable import to_config
 from ppl_models.given.arrays import as_numbers
 from ppl_models.given.checks import check_count, check_kind
@@ -91,10 +89,6 @@ class FitPlan:
         """Whether all epochs have passed, or callbacks have ended the call."""
         at = self.lead.progress
         return at.stopped or at.epoch >= self.epochs
-
-    def steps(self) -> Steps:
-        """How the steps are taken."""
-        return (StepsTogether if self.together else Steps)(self)
 
     def _recording(self) -> Recording:
         """Which steps are recorded: if the run leaves it open, those where it pays and is safe."""

@@ -41,7 +41,7 @@ def steps_of_a_run(runner: SVIRunner, data: Observed, batch_size: int | None = N
 
     The one place that knows how the training loop is put together.
     """
-    return runner.plan(data.x, 1, batch_size, **data.given).steps()
+    return Steps(runner.plan(data.x, 1, batch_size, **data.given))
 
 
 class FitSteps:
