@@ -3,7 +3,6 @@
 from inference.checkpoints.periodic import Checkpoints
 from inference.evaluation.bounds import elbo, elbo_per_datum, kl_by_dimension, mutual_information
 from inference.export import export_predictions
-from inference.guard import Guard
 from inference.initialization.encoders import infer_tables, learn_to_encode
 from inference.initialization.graph import NeighborGraph
 from inference.initialization.image_features import (
@@ -27,6 +26,7 @@ from inference.objectives.loss import Loss
 from inference.objectives.mean_field import MeanField_ELBO, MeanFieldEnum_ELBO
 from inference.objectives.score_function import ScoreFunction_ELBO
 from inference.plain import plain_programs
+from inference.run import Guard
 from inference.runner import SVIRunner
 from inference.schedules import Constant, CoolDown, ProgressiveFadeIn, WarmUp
 from inference.training.batching import Groups, Rows

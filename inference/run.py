@@ -14,13 +14,12 @@ from pyro.optim import PyroOptim
 from torch import Tensor, nn
 
 from guides.base import FacetGuide
-from inference.guard import Guard
 from inference.objectives.loss import Loss
 from inference.optimizers import OptimizerFactory, build_optimizer, load_optimizer
 from inference.randomness import random_state, seeded, set_random_state, usable_device
 from inference.schedules import Constant, Schedule
 from ppl_models.base import FacetModel
-from ppl_models.configurable import to_config
+from ppl_models.configurable import Options, to_config
 from ppl_models.given.checks import check_kind, check_one_of, check_positive, check_seed
 from ppl_models.modes import network_precision
 from ppl_models.turns import exclusive
@@ -31,6 +30,35 @@ __all__ = ["Callback", "Run"]
 #: many steps at a time, or as a CUDA graph; or Pyro's own handlers in every step.
 COMPILE = ("auto", "replay", "xla", "cuda graph", None)
 PRECISIONS: dict[str, torch.dtype | None] = {"float32": None, "bf16": torch.bfloat16}
+# What follows from an objective or gradient that is not finite.
+ACTIONS = ("stop", "skip", "halve")
+
+
+class Guard(Options):
+    """Checks every step before it is taken, without reading anything back to the host.
+
+    A step whose objective or gradient is not finite is not taken: parameters, moments and running
+    statistics stay as they were. What follows depends on ``action``: ``"stop"`` takes no further
+    step, and ``fit`` raises at the next logging interval; ``"skip"`` continues with the next batch;
+    ``"halve"`` also halves the learning rate at the logging interval. Records hold the number of
+    such steps as ``skipped``; after ten or more in a row without another ``fit`` raises anyway.
+
+    :param action: ``"stop"``, ``"skip"`` or ``"halve"``.
+    :param max_norm: gradients with a larger norm, over all parameters, are scaled down to it; by
+        default none are.
+    :raises ValueError: if ``action`` is unknown or ``max_norm`` is not positive.
+
+    Example:
+        >>> from inference import Guard
+        >>> Guard("skip", max_norm=10)
+        Guard(action='skip', max_norm=10.0)
+    """
+
+    def __init__(self, action: str = "stop", max_norm: float | None = None) -> None:
+        self.action = check_one_of("action", action, ACTIONS)
+        self.max_norm = max_norm if max_norm is None else check_positive("max_norm", max_norm)
+
+
 # Parts of a run that a saved run describes: the type of each, and an example.
 PARTS: dict[str, tuple[type, str]] = {
     "guide": (FacetGuide, "a guide, such as VaDEGuide(model)"),
@@ -151,20 +179,6 @@ class Run:
             "first_fault": like.new_full((), -1.0),
             "fault_norms": like.new_zeros(parameters),
         }
-
-    def count(self, steps: int) -> None:
-        """So many steps of the pass have been taken."""
-        self.step += steps
-        self.progress.batches += steps
-
-    def end_pass(self) -> None:
-        self.epoch += 1
-        self.progress.epoch, self.progress.batches = self.progress.epoch + 1, 0
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether a fault ended the run, which takes no further steps."""
-        return self.guard.action == "stop" and bool(self.counters["faults"] > 0)
 
     @contextmanager
     def while_training(self) -> Iterator[None]:

@@ -20,11 +20,10 @@ from inference.checkpoints.card import card_text
 from inference.checkpoints.periodic import Checkpoints
 from inference.checkpoints.saved_run import CONFIG, blamed_on, read_run, write_run
 from inference.distributed import DataParallel, SingleProcess
-from inference.guard import Guard
 from inference.optimizers import OptimizerFactory
 from inference.randomness import seeded
 from inference.records import as_line
-from inference.run import Callback, Run, check_part, check_precision
+from inference.run import Callback, Guard, Run, check_part, check_precision
 from inference.schedules import Schedule
 from inference.training.batching import Batching
 from inference.training.data_source import data_source_for

@@ -251,7 +251,9 @@ class CheckpointWriter:
     def write(self) -> None:
         """Write a checkpoint, and warn if it could not be written."""
         self.wrote, self.written = time.monotonic(), False
-        if not any(run.is_stopped for run in self.runs):  # which cannot be resumed
+        # A run that a fault has ended cannot be resumed.
+        ended = (run.guard.action == "stop" and run.counters["faults"] > 0 for run in self.runs)
+        if not any(ended):
             own = [stream.cpu() for stream in random_state(self.runs[0].device)]
             random = self.processes.every(own)
             self.written = self.processes.on_first(lambda: self._write(self._state(random)))

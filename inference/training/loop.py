@@ -86,12 +86,14 @@ def _loop(plan: FitPlan, watched: Observed, checks: bool) -> None:
             for batches in steps.turns(at.batches):
                 steps.take(batches)
                 for run in plan.runs:
-                    run.count(len(batches))
+                    run.step += len(batches)
+                    run.progress.batches += len(batches)
                 for listener in listeners:
                     listener.after_steps(len(batches))
                 yield_lock()
             for run in plan.runs:
-                run.end_pass()
+                run.epoch += 1
+                run.progress.epoch, run.progress.batches = run.progress.epoch + 1, 0
             for listener in listeners:
                 listener.after_epoch()
 
