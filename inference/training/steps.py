@@ -54,8 +54,20 @@ class Steps:
         return self.runs[0].tensors()
 
     def objectives(self, tensors: Mapping[str, Tensor], step: Tensor, batch: Observed) -> Tensor:
-        """The objectives, ``[S]`` or a scalar, as a pure function of tensors."""
-        return called(self.program, tensors, step, batch)
+        """The objectives, ``[S]`` or a scalar, as a pure function of tensors.
+
+        :raises ValueError: if it puts another buffer in one's place, which would be lost.
+        """
+        if not self.program.loss.model.recordable:
+            raise ValueError("a function's parameters are in Pyro's store, which gives no others")
+        held = {f"loss.{name}": tensor for name, tensor in tensors.items()}
+        objective = torch.func.functional_call(self.program, held, (step, batch))
+        for name, tensor in tensors.items():
+            if held[f"loss.{name}"] is not tensor and name.rpartition(".")[2] not in SCHEDULED:
+                raise ValueError(
+                    f"a forward assigns the buffer {name!r}: change it in place (copy_)"
+                )
+        return objective
 
     def evaluate(self, step: Tensor, batch: Observed) -> Tensor:
         """The objectives of the parameters as they are."""
@@ -101,7 +113,7 @@ class Steps:
         self.learning = {name: each for name, each in self.held.items() if each.requires_grad}
         if self.recorder is None:
             return
-        parts = self.parts()
+        parts = [Parts(run, self.weights) for run in self.runs]
         unknown = next((of.unknown for of in parts if of.unknown), None)
         if unknown is None or self.recording.asked_for:
             self.recorder.look([of.settings for of in parts])
@@ -109,13 +121,9 @@ class Steps:
         self.recorder = None
         warn_of_unknown(unknown)
 
-    def parts(self) -> list[Parts]:
-        """What the steps of each run depend on."""
-        return [Parts(run, self.weights) for run in self.runs]
-
     def settings(self) -> list[Any]:
         """What must not change after something was recorded."""
-        return [parts.settings for parts in self.parts()]
+        return [Parts(run, self.weights).settings for run in self.runs]
 
     def take(self, batches: Sequence[Observed]) -> None:
         """Take a step on each batch, of one size."""
@@ -203,8 +211,10 @@ class StepsTogether(Steps):
         return self.stacks
 
     def objectives(self, tensors: Mapping[str, Tensor], step: Tensor, batch: Observed) -> Tensor:
+        of_one = super().objectives
+
         def objective(tensors: Mapping[str, Tensor], x: Tensor, given: Any) -> Tensor:
-            return called(self.program, tensors, step, Observed(x, given))
+            return of_one(tensors, step, Observed(x, given))
 
         mapped = torch.vmap(objective, randomness="different")
         return mapped(dict(tensors), batch.x, batch.given)
@@ -247,20 +257,3 @@ class ScheduledLoss(nn.Module):
         kl_weights, self.loss.model.gates = self.weights(step)
         self.loss.guide.at_step(step)
         return kl_weights
-
-
-def called(
-    program: ScheduledLoss, tensors: Mapping[str, Tensor], step: Tensor, batch: Observed
-) -> Tensor:
-    """The objective with these parameters and buffers.
-
-    :raises ValueError: if it puts another buffer in one's place, which would be lost.
-    """
-    if not program.loss.model.recordable:
-        raise ValueError("a function's parameters are in Pyro's store, which gives no others")
-    held = {f"loss.{name}": tensor for name, tensor in tensors.items()}
-    objective = torch.func.functional_call(program, held, (step, batch))
-    for name, tensor in tensors.items():
-        if held[f"loss.{name}"] is not tensor and name.rpartition(".")[2] not in SCHEDULED:
-            raise ValueError(f"a forward assigns the buffer {name!r}: change it in place (copy_)")
-    return objective
