@@ -27,10 +27,9 @@ from inference.objectives.mean_field import MeanField_ELBO, MeanFieldEnum_ELBO
 from inference.objectives.score_function import ScoreFunction_ELBO
 from inference.plain import plain_programs
 from inference.run import Guard
-from inference.runner import SVIRunner
+from inference.runner import SVIRunner, fit_together
 from inference.schedules import Constant, CoolDown, ProgressiveFadeIn, WarmUp
 from inference.training.batching import Groups, Rows
-from inference.training.together import fit_together
 
 __all__ = [
     "Checkpoints",
