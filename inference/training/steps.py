@@ -5,7 +5,7 @@ update, as they are or recorded.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import groupby, islice
 from typing import Any
 
 import torch
@@ -90,18 +90,13 @@ class Steps:
         """
         if self.seen != len(self.runs[0].history):
             self.look()
-        turn: list[Observed] = []
-        for batch in islice(self.ordered(), skip, None):
-            if turn and (len(batch), batch.size) != (len(turn[0]), turn[0].size):
-                yield turn
-                turn = []
-            turn.append(batch)
-            room = self.recorder.room(turn[0]) if self.recorder else 1
-            if len(turn) >= min(room, self.source.steps):
-                yield turn  # none is read ahead where steps are taken one by one
-                turn = []
-        if turn:
-            yield turn
+        batches = islice(self.ordered(), skip, None)
+        for _, alike in groupby(batches, lambda batch: (len(batch), batch.size)):
+            left = iter(alike)
+            for first in left:
+                room = self.recorder.room(first) if self.recorder else 1
+                # None is read ahead where steps are taken one by one.
+                yield [first, *islice(left, min(room, self.source.steps) - 1)]
 
     def look(self) -> None:
         """Look at what callbacks may have changed; what depends on it is recorded anew."""
