@@ -150,12 +150,10 @@ class DataParallel(SingleProcess):
             plan.lead.random_state = self.fresh_random_state(plan.lead)
 
     def copy(self, run: Any) -> None:
-        parameters, groups = list(run.loss.parameters()), run.optimizer.param_groups
-        tensors = [*parameters, *run.loss.buffers()]
-        values, learn, rates, records, run.should_stop = self.on_first(
+        tensors, groups = run.tensors().values(), run.optimizer.param_groups
+        first, rates, records, run.should_stop = self.on_first(
             lambda: (
-                [tensor.detach().cpu() for tensor in tensors],
-                [p.requires_grad for p in parameters],
+                [(tensor.detach().cpu(), tensor.requires_grad) for tensor in tensors],
                 [group["lr"] for group in groups],
                 run.history[-1:],
                 run.should_stop,
@@ -163,10 +161,9 @@ class DataParallel(SingleProcess):
         )
         if self.is_first:
             return
-        for tensor, value in zip(tensors, values, strict=True):
+        for tensor, (value, learns) in zip(tensors, first, strict=True):
             tensor.data.copy_(value)
-        for p, learns in zip(parameters, learn, strict=True):
-            p.requires_grad_(learns)
+            tensor.requires_grad_(learns)
         for group, rate in zip(groups, rates, strict=True):
             group["lr"] = rate
         known = run.history[-1]["step"] if run.history else None

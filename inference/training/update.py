@@ -31,7 +31,7 @@ class Update:
         self.run = run
         device = run.device
         kind = torch.float64 if device.type == "cpu" else torch.float32  # as the kernels take it
-        self.rate, self.given_rate = torch.zeros((), dtype=kind, device=device), 0.0
+        self.rate = torch.zeros((), dtype=kind, device=device)
 
     def look(self) -> None:
         """Look again at what callbacks may have changed: modules, optimizer, and its options."""
@@ -137,9 +137,7 @@ class Update:
         """All that a step reads and changes, by name: parameters, buffers, counters, the rate, and
         the moments of the parameters that have a gradient, with their number of updates.
         """
-        if (rate := self.run.optimizer.param_groups[0]["lr"]) != self.given_rate:
-            self.given_rate = rate
-            self.rate.fill_(rate)
+        self.rate.fill_(self.run.optimizer.param_groups[0]["lr"])
         if has not in self.states:
             states = [self._moments(self.parameters[name]) for name in has]
             counts = torch.stack([each["step"] for each in states])
