@@ -31,18 +31,7 @@ PAGES: dict[str, tuple[str, list[str]]] = {
         "Models",
         [
             f"ppl_models.{name}"
-            for name in (
-                "base",
-                "mfcvae",
-                "vade",
-                "vlac",
-                "ivae",
-                "mlvae",
-                "nvae",
-                "cvae",
-                "flow",
-                "vqvae",
-            )
+            for name in ("base", "mfcvae", "vlac", "ivae", "mlvae", "nvae", "flow", "vqvae")
         ],
     ),
     "priors": ("Priors", ["ppl_models.priors.base", "ppl_models.priors"]),

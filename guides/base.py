@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from guides.discrete import Discrete, Needs
 from guides.families import Diagonal, Family
-from ppl_models.annealing import site_scale
 from ppl_models.base import FacetModel
 from ppl_models.distributions import Component, one_hot_labels
 from ppl_models.given.checks import check_kind, check_size, number
@@ -25,7 +24,7 @@ from ppl_models.given.observed import Observed, as_observed
 from ppl_models.modes import evaluating, temporarily
 from ppl_models.networks import Encoder
 from ppl_models.posteriors import normal_points
-from ppl_models.program import Program
+from ppl_models.program import Program, site_scale
 from ppl_models.vqvae import VQVAE
 
 #: Rows as users give them, or as they were checked.

@@ -21,7 +21,7 @@ class ConditionalGuide(FacetGuide):
     then speaks through the prior alone, but is still given.
 
     :param model: an :class:`~ppl_models.ivae.IVAE`, :class:`~ppl_models.ivae.ContinuousIVAE` or
-        :class:`~ppl_models.cvae.CVAE`.
+        :class:`~ppl_models.ivae.CVAE`.
     :param num_samples: L, the number of draws of z.
     :param family: of q(z given x, u), see :mod:`guides.families`; a diagonal Normal by default.
     :param reads_label: whether the encoder reads the label.

@@ -1,16 +1,14 @@
 """Generative models and their parts: priors, likelihoods, networks."""
 
-from ppl_models.annealing import ScaleSites
 from ppl_models.base import FacetModel, Input
 from ppl_models.categories import Categorical, Ordinal
 from ppl_models.columns import Columns
 from ppl_models.compositions import DirichletMultinomial, Multinomial
 from ppl_models.counts import NegativeBinomial, Poisson
-from ppl_models.cvae import CVAE
 from ppl_models.factors import FactorFill
 from ppl_models.flow import GMMFlow
 from ppl_models.given.sparse import SparseRows
-from ppl_models.ivae import IVAE, ContinuousIVAE
+from ppl_models.ivae import CVAE, IVAE, ContinuousIVAE
 from ppl_models.likelihoods import (
     Bernoulli,
     ContinuousBernoulli,
@@ -23,7 +21,7 @@ from ppl_models.likelihoods import (
     Normal,
     StudentT,
 )
-from ppl_models.mfcvae import MFCVAE
+from ppl_models.mfcvae import MFCVAE, VaDE
 from ppl_models.mlvae import MLVAE
 from ppl_models.networks import (
     MLP,
@@ -50,7 +48,7 @@ from ppl_models.priors import (
     StandardNormal,
     VampPrior,
 )
-from ppl_models.vade import VaDE
+from ppl_models.program import ScaleSites
 from ppl_models.vlac import GMDGM, VAE, VLAC, VLAE
 from ppl_models.vqvae import VQVAE, Autoencoder
 

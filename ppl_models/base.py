@@ -14,7 +14,6 @@ import torch
 from pyro import poutine
 from torch import Tensor, nn
 
-from ppl_models.annealing import ScaleSites, site_scale
 from ppl_models.distributions import Component, clamp_to_labels, one_hot_labels
 from ppl_models.given.arrays import as_numbers, dense_tensor
 from ppl_models.given.checks import check_kind, check_rows, check_shape, check_size, is_index
@@ -25,7 +24,7 @@ from ppl_models.modes import evaluating, temporarily
 from ppl_models.networks import Architecture, MLPLadder, SharedMLP
 from ppl_models.networks.base import concatenate
 from ppl_models.priors import Mixture, Prior
-from ppl_models.program import Program
+from ppl_models.program import Program, ScaleSites, site_scale
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ from torch import Tensor
 from guides.amortized import AmortizedGuide
 from guides.base import FacetGuide
 from inference.objectives.loss import Loss
-from ppl_models.annealing import site_scale
 from ppl_models.base import FacetModel
 from ppl_models.distributions import DiagonalNormal
 from ppl_models.given.checks import MAX_SIZE, check_count
 from ppl_models.given.observed import Observed, as_data
 from ppl_models.priors import Mixture
+from ppl_models.program import site_scale
 
 # Fewer nodes may change an exact loss by so much, relative to 1 nat or its size.
 TOLERANCE = 1e-3

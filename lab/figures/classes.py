@@ -97,7 +97,7 @@ def class_samples(
     """Draws of every class, one class per row, with latents from Normal(0, scale) (Fig. 11).
 
     :param guide: the guide of a model whose decoder reads the class: :class:`~ppl_models.nvae.NVAE`
-        or :class:`~ppl_models.cvae.CVAE`.
+        or :class:`~ppl_models.ivae.CVAE`.
     :param scale: standard deviation of the latents; above 1 they are more extreme than the prior's.
     """
     model = guide.model

@@ -34,8 +34,8 @@ from ppl_models import (
     StandardNormal,
     VaDE,
 )
-from ppl_models.annealing import ScaleSites
 from ppl_models.distributions import raw_log_variance
+from ppl_models.program import ScaleSites
 
 DIM, SIZE, SCALE = 2, 4, 0.5
 FAMILIES = [Diagonal(), FullCovariance(), InverseAutoregressive()]

@@ -40,13 +40,15 @@ from ppl_models import (
     VampPrior,
 )
 from ppl_models.configurable import from_config, to_config
-from ppl_models.crossed_normals import SMALL_INTERMEDIATE, normal_log_probs, product_pays
 from ppl_models.distributions import (
+    SMALL_INTERMEDIATE,
     Component,
     DiagonalNormal,
     InPlates,
     LogitContinuousBernoulli,
     mark_enumerated,
+    normal_log_probs,
+    product_pays,
 )
 from tests.draws_of import loss_draws
 

@@ -58,8 +58,8 @@ from ppl_models import (
     StandardNormal,
     VampPrior,
 )
-from ppl_models.annealing import ScaleSites
 from ppl_models.distributions import Component
+from ppl_models.program import ScaleSites
 from tests.draws_of import assert_unbiased, gauss_hermite, gradient_moments, loss_draws
 
 pytestmark = pytest.mark.slow(45)
