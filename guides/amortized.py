@@ -141,13 +141,10 @@ class AmortizedGuide(NetworkGuide):
                 c[name] = self.discrete.sample(name, logits, seen, self.downstream(name))
             with self.draws(num_samples):
                 for name, head in heads.items():
-                    # Without its cluster drawn, a facet's latent is drawn from its whole posterior.
-                    known = name in c
-                    q = (
-                        self.latent_given(name, head, c[name])
-                        if known
-                        else self.latent_posterior(name, head)
-                    )
+                    if name not in c:
+                        q = self.latent_posterior(name, head)
+                    else:
+                        q = self.latent_given(name, head, c[name])
                     pyro.sample(f"z_{name}", q)
 
     def downstream(self, name: str) -> tuple[str, ...]:

@@ -59,7 +59,8 @@ class FacetModel(Program):
     :raises ValueError: if ``x_shape`` or ``facets`` is malformed, or the network does not fit.
 
     :ivar gates: buffer ``[J]``: factor on each facet's input to the decoder (MFCVAE, Eq. 88).
-    :ivar gated: whether the gates are applied; see :meth:`gating`.
+    :ivar gated: whether the gates are applied, which takes some percent of a step at MNIST's size;
+        if not, they must all be 1.
     """
 
     gates: Tensor
@@ -400,12 +401,6 @@ class FacetModel(Program):
         opened = {} if gates is None else {"gates": gates, "gated": True}
         with scaled, temporarily(self, **opened):
             yield
-
-    def gating(self, gated: bool) -> AbstractContextManager:
-        """Within this context the decoder's inputs are multiplied by the gates, or are not, for
-        which these must all be 1: at MNIST's size the multiplications take some percent of a step.
-        """
-        return temporarily(self, gated=gated)
 
     def prepare(self, x: Tensor) -> Tensor:
         """A batch in the likelihood's form (:meth:`Likelihood.prepare`) and the model's dtype."""

@@ -60,10 +60,7 @@ class CodedLikelihood(Likelihood):
         return rebuilt(self, num_categories=max(2, int(values.max()) + 1))
 
     def check(self, x: Tensor) -> None:
-        """Reject what is no code.
-
-        :raises ValueError: naming a value, and the codes that there are.
-        """
+        """:raises ValueError: naming a value that is no code, and the codes that there are."""
         low, high = self.support
         if (wrong := x[(x < low) | (x > high) | (x != x.floor())]).numel():
             raise ValueError(
@@ -112,8 +109,7 @@ class Ordinal(CodedLikelihood):
     As ``pyro.distributions.OrderedLogistic``, but in logits, which float32 does not round to 0.
     Encoders see codes on a scale from -1 to 1.
 
-    :param num_categories: K, at least 2; ``None`` only for a column that is still to be read.
-    :raises ValueError: if it is no integer of at least 2.
+    The argument is that of :class:`Categorical`.
 
     Example:
         >>> import torch

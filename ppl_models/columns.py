@@ -16,7 +16,6 @@ from ppl_models.configurable import CLASS
 from ppl_models.distributions import NO_SHAPE
 from ppl_models.given.checks import check_kind
 from ppl_models.likelihood_base import Likelihood
-from ppl_models.likelihoods import Exact, Incomplete
 
 
 class ColumnsDistribution(dist.TorchDistribution):
@@ -172,10 +171,7 @@ class Columns(Likelihood):
         return Columns(dict(zip(self.names, each, strict=True)))
 
     def check(self, x: Tensor) -> None:
-        """Reject a column outside its likelihood's support.
-
-        :raises ValueError: naming the column.
-        """
+        """:raises ValueError: naming a column outside its likelihood's support."""
         numbers = x.float() if x.dtype == torch.uint8 else x
         for name, each, column in zip(self.names, self, numbers.unbind(-1), strict=True):
             if len(there := column[~column.isnan()]):
@@ -200,7 +196,7 @@ def _check_columns(columns: Mapping[str, Likelihood]) -> None:
             raise ValueError(
                 f"names of columns must be strings, not empty and not {CLASS!r}: got {name!r}"
             )
-        if not isinstance(each, Likelihood) or isinstance(each, Exact | Incomplete | Columns):
+        if not isinstance(each, Likelihood) or not each.entrywise:
             raise ValueError(
                 f"column {name!r} needs a likelihood of single entries, such as Normal(), got "
                 f"{each!r}"

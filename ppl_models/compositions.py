@@ -242,10 +242,7 @@ class Multinomial(Likelihood):
         return built
 
     def check(self, x: Tensor) -> None:
-        """Reject what is no count, and codes of unknown batches.
-
-        :raises ValueError: naming a value, and what is needed.
-        """
+        """:raises ValueError: naming a value that is no count, or no batch's code."""
         check_counted(self._counts(x), type(self).__name__)
         if self._is_coded:
             self._check_codes(x[..., -1])
@@ -283,9 +280,8 @@ class DirichletMultinomial(Multinomial):
     The variance of a count is that of :class:`Multinomial` times (n + a) / (1 + a) (Minka,
     *Estimating a Dirichlet distribution*, 2000).
 
-    :param num_batches: M, as of :class:`Multinomial`.
-    :param num_columns: D, as of :class:`Multinomial`.
-    :param total: m, as of :class:`Multinomial`.
+    The other arguments are those of :class:`Multinomial`.
+
     :param concentration: a before it is learned; by default 100.
     :raises ValueError: as :class:`Multinomial`; if ``concentration`` is not positive.
 

@@ -103,10 +103,6 @@ class Counts(Located):
         return self.placed(output).clamp(-LARGEST_LOG_RATE, LARGEST_LOG_RATE)
 
     def check(self, x: Tensor) -> None:
-        """Reject what is no count.
-
-        :raises ValueError: naming a value, and what to use instead.
-        """
         check_counted(x, type(self).__name__)
 
     def extra_repr(self) -> str:

@@ -30,6 +30,20 @@ class Labeled(FacetModel):
     suitable_guide = "ConditionalGuide"
     num_label_features: int
 
+    def forward(self, x: Tensor | None = None, *, label: Tensor, num_samples: int = 1) -> Tensor:
+        """The program. Sites: ``z_NAME`` ``[B, d]``, ``x`` ``[B, *x_shape]``.
+
+        :param x: observed batch ``[B, *x_shape]``; without it, a sample is drawn for each label.
+        :param label: u: integers ``[B]``, or vectors ``[B, label_dim]``.
+        :param num_samples: L, see :class:`~ppl_models.mfcvae.MFCVAE`.
+        """
+        u, z = self.label_features(label), {}
+        with self.plate(x, len(label)), self.draws(num_samples):
+            for name, prior in self.priors.items():
+                z[name] = pyro.sample(f"z_{name}", prior.latent(u))  # z | u, or z by itself
+            # x | z, or x | z, u
+            return pyro.sample("x", self.decode(z, **dict.fromkeys(self.decodes, label)), obs=x)
+
     def check_given(self, name: str, values: Any, n: int) -> Tensor:
         return as_labels(name, values, n, self.num_label_features)
 
@@ -86,15 +100,10 @@ class IVAE(Labeled, VaDE):
     def forward(  # type: ignore[override]
         self, x: Tensor | None = None, *, label: Tensor, num_samples: int = 1
     ) -> Tensor:
-        """The program of VaDE, its cluster known.
-
-        :param x: observed batch ``[B, *x_shape]``; without it, a sample is drawn for each label.
-        :param label: u, integers ``[B]``.
-        :param num_samples: L, see :class:`~ppl_models.mfcvae.MFCVAE`.
-        """
+        """The program of VaDE, its cluster known; the arguments are those of :class:`CVAE`'s."""
         # The bound is on log p(x given u): the label's own probability has no part in it.
         with Given({f"c_{self.name}": self.label_features(label)}, scored=False):
-            return super().forward(x, size=len(label), num_samples=num_samples)
+            return VaDE.forward(self, x, size=len(label), num_samples=num_samples)
 
     @property
     def inferred(self) -> Mapping[str, Prior]:
@@ -135,17 +144,6 @@ class ContinuousIVAE(Labeled):
         self.num_label_features = check_size("label_dim", label_dim)
         prior = ConditionalNormal(label_dim, dim)
         super().__init__(x_shape, {"label": prior}, likelihood, network)
-
-    def forward(self, x: Tensor | None = None, *, label: Tensor, num_samples: int = 1) -> Tensor:
-        """The program. Sites: ``z_label`` ``[B, d]``, ``x`` ``[B, *x_shape]``.
-
-        :param x: observed batch ``[B, *x_shape]``; without it, a sample is drawn for each u.
-        :param label: u, ``[B, label_dim]``.
-        """
-        prior, u = self.priors["label"], self.label_features(label)
-        with self.plate(x, len(label)), self.draws(num_samples):
-            z = pyro.sample("z_label", prior.latent(u))  # z | u ~ Normal(mu(u), sigma(u))
-            return pyro.sample("x", self.decode({"label": z}), obs=x)  # x | z
 
     def check_given(self, name: str, values: Any, n: int) -> Tensor:
         return as_vectors(name, values, n, self.num_label_features, self.gates.dtype)
@@ -194,18 +192,6 @@ class CVAE(Labeled):
     @property
     def decoder_dims(self) -> tuple[int, ...]:
         return (self.dims[0] + self.num_classes,)
-
-    def forward(self, x: Tensor | None = None, *, label: Tensor, num_samples: int = 1) -> Tensor:
-        """The program. Sites: ``z_NAME`` ``[B, d]``, ``x`` ``[B, *x_shape]``.
-
-        :param x: observed batch ``[B, *x_shape]``; without it, a sample is drawn for each label.
-        :param label: u, integers ``[B]``.
-        """
-        with self.plate(x, len(label)), self.draws(num_samples):
-            # z ~ Normal(0, I)
-            z = pyro.sample(f"z_{self.name}", self.priors[self.name].latent())
-            # x | z, u
-            return pyro.sample("x", self.decode({self.name: z}, label=label), obs=x)
 
     def decoder_inputs(self, z: Mapping[str, Tensor], **given: Any) -> list[Tensor]:
         return [concatenate(self.label_features(given["label"]), z[self.name])]

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from itertools import count
 from math import prod
 from typing import Any
-from weakref import WeakKeyDictionary, WeakValueDictionary, ref
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import pyro
 import pyro.distributions as dist
@@ -34,9 +34,8 @@ ENUMERATE = {"enumerate": "parallel"}
 
 # Stands in Pyro's names between that of a module and that of its parameter.
 DIVIDER = "$$$"
-# Names by which programs are known to Pyro, and who has or had each of them.
+# Names by which programs are known to Pyro.
 NAMES: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
-OWNERS: dict[str, ref[nn.Module]] = {}
 # Parameters that the store has of programs, by their place in memory; others were loaded.
 SHARED: WeakValueDictionary[int, nn.Parameter] = WeakValueDictionary()
 
@@ -192,7 +191,7 @@ def _name_of(program: nn.Module, store: ParamStoreDict) -> str:
             if _is_free(name, store):
                 break
             _warn_if_loaded(name, store)
-        NAMES[program], OWNERS[name] = name, ref(program)
+        NAMES[program] = name
     return NAMES[program]
 
 
@@ -208,12 +207,10 @@ def _warn_if_loaded(name: str, store: ParamStoreDict) -> None:
 
 
 def _is_free(name: str, store: ParamStoreDict) -> bool:
-    """Whether nobody has had this name, or whoever had it is gone with what it left."""
-    if name not in OWNERS:
-        return True
-    if OWNERS[name]() is not None:
-        gc.collect()  # it may be gone but for a circle of references
-    return OWNERS[name]() is None and all(map(_was_loaded, _stored(name, store)))
+    """Whether nobody has this name, and whoever had it is gone with what it left."""
+    if name in NAMES.values():
+        gc.collect()  # whoever has it may be gone but for a circle of references
+    return name not in NAMES.values() and all(map(_was_loaded, _stored(name, store)))
 
 
 def _stored(name: str, store: ParamStoreDict) -> Iterator[Tensor]:

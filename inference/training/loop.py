@@ -22,7 +22,7 @@ from inference.training.faults import check_first_step, report_faults
 from inference.training.plan import FitPlan
 from inference.training.steps import ScheduledLoss, Steps, StepsTogether
 from ppl_models.given.observed import Observed
-from ppl_models.modes import evaluating, network_precision, train_unfrozen
+from ppl_models.modes import evaluating, network_precision, temporarily, train_unfrozen
 from ppl_models.turns import yield_lock
 
 __all__ = ["DeadFacetWarning", "train"]
@@ -52,7 +52,7 @@ def train(plan: FitPlan) -> None:
     with ExitStack() as stack:
         for run in plan.runs:
             stack.enter_context(run.in_use())
-            stack.enter_context(run.model.gating(not lead.schedule.gates_open))
+            stack.enter_context(temporarily(run.model, gated=not lead.schedule.gates_open))
         watched, first = source.subset(WATCHED_ROWS), source.subset(source.batch_size)
         processes.begin(plan)
         with lead.while_training():
@@ -147,7 +147,7 @@ class Log:
             record |= _watch(run, self.watched)
             run.history.append(record)
             # A callback may copy the model, or train it in another way.
-            with pyro.validation_enabled(self.checks), run.model.gating(gated=True):
+            with pyro.validation_enabled(self.checks), temporarily(run.model, gated=True):
                 for callback in callbacks:
                     callback(run, record)
                     check_record(record, callback)

@@ -4,7 +4,7 @@ those whose latents form a grid over the image.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from math import prod
 
@@ -26,10 +26,10 @@ from ppl_models.networks.base import (
     Shape,
 )
 from ppl_models.networks.dense import Linear
-from ppl_models.networks.shared import Plain, SharedDecoder, SharedEncoder
+from ppl_models.networks.shared import Shared, SharedDecoder, SharedEncoder
 
 
-class ConvNet(ReadsImages, Plain):
+class ConvNet(ReadsImages, Shared):
     """3 x 3 convolutions, two before each halving, and two linear layers (*I Don't Need u*, A.3).
 
     Encoder: ``x -> 8 -> 16 -> pool -> 32 -> 64 -> pool -> 64 x 1 x 1 -> 64 -> heads``, where the
@@ -85,7 +85,7 @@ class ConvNet(ReadsImages, Plain):
         return [BatchNorm(channels), ACTIVATIONS[self.activation]()]
 
 
-class ResNet(ReadsImages, Plain):
+class ResNet(ReadsImages, Shared):
     """Residual blocks with weight normalization that halve or double (*I Don't Need u*, A.4).
 
     Encoder: a 1 x 1 convolution to 16 channels, blocks to 32, 64, 128, 256, 512, ReLU, heads.
@@ -180,7 +180,7 @@ class _Block(nn.Module):
         return h if self.size is not None else avg_pool2d(h, 2, ceil_mode=True)
 
 
-class StridedConvNet(ReadsImages, Plain):
+class StridedConvNet(ReadsImages, Shared):
     """Strided convolutions and two fully connected layers (ML-VAE, supplement, 2.1).
 
     Encoder: convolutions of size 4 and stride 2 to ``widths`` channels, each with batch
@@ -205,9 +205,7 @@ class StridedConvNet(ReadsImages, Plain):
 
     def features(self, x_shape: Shape) -> tuple[nn.Module, int]:
         height, width = self.smallest(x_shape, len(self.widths))
-        layers: list[nn.Module] = []
-        for n, m in pairwise((x_shape[0], *self.widths)):
-            layers += [nn.Conv2d(n, m, 4, 2, 1, bias=False), BatchNorm(m), nn.ReLU()]
+        layers = _strided(nn.Conv2d, x_shape[0], *self.widths)
         for size in (self.widths[-1] * height * width, 2 * self.hidden):
             layers += [nn.Flatten(), Linear(size, self.hidden, bias=False)]
             layers += [BatchNorm(self.hidden), _ConcatenatedReLU()]
@@ -216,10 +214,17 @@ class StridedConvNet(ReadsImages, Plain):
     def picture(self, dim: int, x_shape: Shape) -> nn.Module:
         height, width = self.smallest(x_shape, len(self.widths))
         start = (self.widths[-1], 2 * height, 2 * width)
-        layers = [Linear(dim, prod(start)), nn.Unflatten(1, start)]
-        for n, m in pairwise(self.widths[::-1]):
-            layers += [nn.ConvTranspose2d(n, m, 4, 2, 1, bias=False), BatchNorm(m), nn.ReLU()]
-        return Batched(1, *layers, nn.Conv2d(self.widths[0], x_shape[0], 3, padding=1))
+        first = Linear(dim, prod(start)), nn.Unflatten(1, start)
+        doubled = _strided(nn.ConvTranspose2d, *self.widths[::-1])
+        return Batched(1, *first, *doubled, nn.Conv2d(self.widths[0], x_shape[0], 3, padding=1))
+
+
+def _strided(convolution: Callable[..., nn.Module], *channels: int) -> list[nn.Module]:
+    """Convolutions of size 4 and stride 2, each with batch normalization and ReLU."""
+    layers: list[nn.Module] = []
+    for n, m in pairwise(channels):
+        layers += [convolution(n, m, 4, 2, 1, bias=False), BatchNorm(m), nn.ReLU()]
+    return layers
 
 
 class _ConcatenatedReLU(nn.Module):
@@ -258,25 +263,18 @@ class ConvGrid(ChannelsLast):
         if any(components):
             raise ValueError("ConvGrid takes no components: use a ladder, such as ConvLadder")
         depth = self._depth(sizes, x_shape)
-        layers, channels = [], x_shape[0]
-        for width in self.widths:
-            layers += [nn.Conv2d(channels, width, 4, 2, 1, bias=False), *self._after(width)]
-            channels = width
-        layers += [_Residual(channels), _Residual(channels), nn.Conv2d(channels, depth, 1)]
+        layers, last = _strided(nn.Conv2d, x_shape[0], *self.widths), self.widths[-1]
+        layers += [_Residual(last), _Residual(last), nn.Conv2d(last, depth, 1)]
         return SharedEncoder(Batched(3, *layers, nn.Flatten()), [nn.Identity()])
 
     def _decoder(self, x_shape: Shape, dims: Shape) -> Decoder:
         grid, depth = self.smallest(x_shape, len(self.widths)), self._depth(dims, x_shape)
         last = self.widths[-1]
         layers = [nn.Unflatten(1, (depth, *grid)), nn.Conv2d(depth, last, 3, padding=1)]
-        layers += [_Residual(last), _Residual(last), *self._after(last)]
-        for width, below in zip(self.widths[::-1], self.widths[-2::-1], strict=False):
-            layers += [nn.ConvTranspose2d(width, below, 4, 2, 1, bias=False), *self._after(below)]
+        layers += [_Residual(last), _Residual(last), BatchNorm(last), nn.ReLU()]
+        layers += _strided(nn.ConvTranspose2d, *self.widths[::-1])
         image = nn.ConvTranspose2d(self.widths[0], x_shape[0], 4, 2, 1)
         return SharedDecoder(Batched(1, *layers, image))
-
-    def _after(self, channels: int) -> list[nn.Module]:
-        return [BatchNorm(channels), nn.ReLU()]
 
     def _depth(self, sizes: Shape, x_shape: Shape) -> int:
         """Number of latents per place."""

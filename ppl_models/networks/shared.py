@@ -15,11 +15,17 @@ from ppl_models.networks.dense import Linear
 
 
 class Shared(Architecture):
-    """Base of encoders without levels: each facet's head is a linear layer on the last features."""
+    """Base of architectures without levels: each facet's head is a linear layer on the last
+    features, and the decoder reads all latents, concatenated.
+    """
 
     @abstractmethod
     def features(self, x_shape: Shape) -> tuple[nn.Module, int]:
         """Layers from ``[..., *x_shape]`` to a vector of features, and the number of features."""
+
+    @abstractmethod
+    def picture(self, dim: int, x_shape: Shape) -> nn.Module:
+        """Layers from the concatenated latents ``[..., dim]`` to ``[..., *x_shape]``."""
 
     def _encoder(self, x_shape: Shape, sizes: Shape, components: Shape) -> Encoder:
         if any(components):
@@ -29,6 +35,9 @@ class Shared(Architecture):
             )
         trunk, width = self.features(x_shape)
         return SharedEncoder(trunk, [Linear(width, size) for size in sizes if size])
+
+    def _decoder(self, x_shape: Shape, dims: Shape) -> Decoder:
+        return SharedDecoder(self.picture(sum(dims), x_shape))
 
 
 class SharedMLP(Shared):
@@ -51,12 +60,14 @@ class SharedMLP(Shared):
         hidden = [self._block(n, m) for n, m in pairwise((prod(x_shape), *self.widths))]
         return nn.Sequential(nn.Flatten(-len(x_shape)), *hidden), self.widths[-1]
 
+    def picture(self, dim: int, x_shape: Shape) -> nn.Module:
+        widths = (dim, *self.widths[-2::-1])
+        hidden = [self._block(n, m) for n, m in pairwise(widths)]
+        return nn.Sequential(*hidden, Linear(widths[-1], prod(x_shape)), nn.Unflatten(-1, x_shape))
+
     def _decoder(self, x_shape: Shape, dims: Shape) -> Decoder:
         rungs = [self._block(dim, self.widths[-1]) for dim in dims]
-        widths = (len(dims) * self.widths[-1], *self.widths[-2::-1])
-        hidden = [self._block(n, m) for n, m in pairwise(widths)]
-        last = Linear(widths[-1], prod(x_shape)), nn.Unflatten(-1, x_shape)
-        return SharedDecoder(nn.Sequential(*hidden, *last), rungs)
+        return SharedDecoder(self.picture(len(dims) * self.widths[-1], x_shape), rungs)
 
 
 class SharedEncoder(Encoder):
@@ -82,18 +93,7 @@ class SharedDecoder(Decoder):
         return self.trunk(concatenate(*gated(z, gates)))  # Eq. 85 and 86
 
 
-class Plain(Shared):
-    """Base of architectures without levels: the decoder reads all latents, concatenated."""
-
-    @abstractmethod
-    def picture(self, dim: int, x_shape: Shape) -> nn.Module:
-        """Layers from the concatenated latents ``[..., dim]`` to ``[..., *x_shape]``."""
-
-    def _decoder(self, x_shape: Shape, dims: Shape) -> Decoder:
-        return SharedDecoder(self.picture(sum(dims), x_shape))
-
-
-class MLP(Plain):
+class MLP(Shared):
     """Fully connected layers; the decoder mirrors the encoder (*I Don't Need u*, Table A.2).
 
     With the widths of the table: ``x -> 512 -> 384 -> dropout -> 256 -> 256 -> heads``.

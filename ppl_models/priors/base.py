@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from functools import cache
 from inspect import signature
 from math import inf
 from typing import ClassVar
@@ -103,6 +102,8 @@ class Prior(Configurable, nn.Module):
     uses_posterior = False
     #: the only model whose program draws from it, where other models cannot
     only_model: ClassVar[str] = ""
+    #: attributes that its representation shows
+    shown: ClassVar[tuple[str, ...]] = ("dim",)
 
     def component(self) -> dist.TorchDistribution | None:
         """p(c), one-hot with event ``[K]``; ``None`` for a prior without components."""
@@ -133,7 +134,7 @@ class Prior(Configurable, nn.Module):
         """Called by a guide with its encoder of this facet, for priors made of posteriors."""
 
     def extra_repr(self) -> str:
-        return f"dim={self.dim}"
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in self.shown)
 
     @torch.no_grad()
     def sample(self, n: int, cluster: int | None = None, temperature: float = 1.0) -> Tensor:
@@ -192,6 +193,7 @@ class Mixture(Prior):
     """
 
     loc: Tensor
+    shown: ClassVar[tuple[str, ...]] = ("num_components", "dim", "weights")
 
     def __init__(
         self, num_components: int, dim: int, weights: str | DirichletWeights = "learned"
@@ -247,10 +249,7 @@ class Mixture(Prior):
         return MarginalMixture(component, components)
 
     def log_joint(self, z: Tensor, **given: Tensor) -> Tensor:
-        """log p(z, c) for every c, in nats: ``[..., d] -> [..., K]``; also takes arrays.
-
-        :param given: what c depends on, as :meth:`component` takes it.
-        """
+        """:param given: what c depends on, as :meth:`component` takes it."""
         z = self._latents(z, self.logits)
         return component_log_probs(self.components(), z) + self.component(**given).log_probs
 
@@ -260,17 +259,15 @@ class Mixture(Prior):
 
         :raises ValueError: if they are not K non-negative numbers.
         """
-        if weights is not None:
-            check_parameter("weights", weights, (self.num_components,))
-            if not (weights >= 0).all():
-                raise ValueError(
-                    f"weights are probabilities and cannot be negative, got {weights.tolist()}"
-                )
-        if weights is not None and self.weights != "uniform":
+        if weights is None:
+            return
+        check_parameter("weights", weights, (self.num_components,))
+        if not (weights >= 0).all():
+            raise ValueError(
+                f"weights are probabilities and cannot be negative, got {weights.tolist()}"
+            )
+        if self.weights != "uniform":
             self.logits.copy_(weights.clamp_min(1e-6).log())
-
-    def extra_repr(self) -> str:
-        return f"num_components={self.num_components}, dim={self.dim}, weights={self.weights!r}"
 
 
 def _averaged(components: dist.TorchDistribution, component: Tensor) -> dist.TorchDistribution:
@@ -285,7 +282,7 @@ def _averaged(components: dist.TorchDistribution, component: Tensor) -> dist.Tor
             "entries, as of `Normal(loc, scale).to_event(1)`, are averaged: override `latent`"
         )
     each = components.base_dist
-    built_from = _built_from(type(each))  # type: ignore[arg-type]
+    built_from = set(signature(type(each).__init__).parameters) - {"self", "validate_args"}
     if built_from != set(each.arg_constraints):
         raise NotImplementedError(
             f"entries of components are {type(each).__name__}, which is built from "
@@ -295,12 +292,6 @@ def _averaged(components: dist.TorchDistribution, component: Tensor) -> dist.Tor
     parameters = {name: getattr(each, name) for name in each.arg_constraints}
     own = {name: component.to(values) @ values for name, values in parameters.items()}
     return DiagonalNormal(**own) if isinstance(each, dist.Normal) else type(each)(**own).to_event(1)
-
-
-@cache
-def _built_from(kind: type[dist.TorchDistribution]) -> set[str]:
-    """Names of what a distribution is built from."""
-    return set(signature(kind.__init__).parameters) - {"self", "validate_args"}
 
 
 def check_parameter(name: str, values: Tensor, shape: tuple[int, ...]) -> None:

@@ -45,6 +45,8 @@ class GaussianMixture(Mixture):
         torch.Size([4, 5])
     """
 
+    shown = (*Mixture.shown, "covariance")
+
     def __init__(
         self,
         num_components: int,
@@ -102,12 +104,9 @@ class GaussianMixture(Mixture):
         weights: Tensor | None = None,
         data: Data | None = None,
     ) -> None:
-        """Set the mixture's parameters; anything not given is kept.
+        """Set the mixture's parameters, from all but the data; of covariances a diagonal mixture
+        reads the diagonals.
 
-        :param loc: means ``[K, d]``.
-        :param covariances: ``[K, d, d]``; of these a diagonal mixture reads the diagonals.
-        :param weights: probabilities ``[K]``; ignored where weights are fixed.
-        :param data: not used.
         :raises ValueError: if shapes do not fit, numbers are not finite, or a covariance that is
             read is not positive definite.
         """
@@ -135,6 +134,3 @@ class GaussianMixture(Mixture):
             scaled = SOFTPLUS_BETA * (scale - MIN_SCALE).clamp_min(MIN_SCALE)
             # The inverse of the softplus.
             self.raw_scale.copy_((scaled + (-torch.expm1(-scaled)).log()) / SOFTPLUS_BETA)
-
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, covariance={self.covariance!r}"

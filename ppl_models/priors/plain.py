@@ -91,6 +91,7 @@ class ConditionalNormal(Prior):
     """
 
     only_model = "ContinuousIVAE"
+    shown = ("label_dim", "dim")
 
     def __init__(self, label_dim: int, dim: int, width: int = 50) -> None:
         super().__init__()
@@ -123,9 +124,6 @@ class ConditionalNormal(Prior):
         q = self.latent(torch.randn(n, self.label_dim).to(next(self.network.parameters())))
         return q.mean + temperature * (q.sample() - q.mean)
 
-    def extra_repr(self) -> str:
-        return f"label_dim={self.label_dim}, dim={self.dim}"
-
 
 class ClassBlocks(Prior):
     r"""A class and a block of latents for every class: :math:`y \sim \mathrm{Cat}(1 / K), z_1,
@@ -147,6 +145,7 @@ class ClassBlocks(Prior):
     """
 
     shares_density = True
+    shown = ("num_components", "block_dim", "dim")
 
     def __init__(self, num_components: int, block_dim: int) -> None:
         super().__init__()
@@ -172,9 +171,6 @@ class ClassBlocks(Prior):
         blocks = z.unflatten(-1, (self.num_components, self.block_dim))
         return (component.unsqueeze(-1) * blocks).flatten(-2)
 
-    def extra_repr(self) -> str:
-        return f"num_components={self.num_components}, block_dim={self.block_dim}, dim={self.dim}"
-
 
 class Codebook(Prior):
     """A code at every place, all equally probable; z holds their vectors: the first entry of every
@@ -199,6 +195,7 @@ class Codebook(Prior):
     """
 
     only_model = "VQVAE"
+    shown = ("num_components", "code_dim", "places", "dim")
 
     def __init__(self, num_components: int, code_dim: int, places: int) -> None:
         super().__init__()
@@ -242,7 +239,3 @@ class Codebook(Prior):
         if cluster is None:
             return self.vectors(self.component().expand([n]).sample())
         return self.loc[cluster].repeat_interleave(self.places).repeat(n, 1)
-
-    def extra_repr(self) -> str:
-        codes = f"num_components={self.num_components}, code_dim={self.code_dim}"
-        return f"{codes}, places={self.places}, dim={self.dim}"

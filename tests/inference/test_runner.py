@@ -43,6 +43,7 @@ from ppl_models import (
     StridedConvNet,
     VaDE,
 )
+from ppl_models.modes import temporarily
 
 
 def small(num_samples: int = 1) -> VaDEGuide:
@@ -178,8 +179,9 @@ def test_gates_that_stay_open_are_left_out() -> None:
     for runner in (open_gates, gated):
         assert runner.model.gated
         assert torch.equal(runner.model.gates, torch.ones(2))
-    with open_gates.model.gating(gated=False), open_gates.model.annealed(gates=torch.zeros(2)):
-        assert open_gates.model.gated  # gates that are given are applied
+    model = open_gates.model
+    with temporarily(model, gated=False), model.annealed(gates=torch.zeros(2)):
+        assert model.gated  # gates that are given are applied
 
 
 def test_copies_that_a_callback_makes_are_as_the_run_was() -> None:
