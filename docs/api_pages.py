@@ -41,14 +41,7 @@ PAGES: dict[str, tuple[str, list[str]]] = {
     ),
     "guides": (
         "Guides",
-        [
-            "guides.base",
-            "guides.vade",
-            "guides.marginal",
-            "guides.amortized",
-            "guides.discrete",
-            "guides",
-        ],
+        ["guides.base", "guides.vade", "guides.amortized", "guides.discrete", "guides"],
     ),
     "fitting": (
         "Fitting",

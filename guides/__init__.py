@@ -11,8 +11,7 @@ from guides.families import Diagonal, Family, FullCovariance, InverseAutoregress
 from guides.flow import FlowGuide
 from guides.grouped import GroupedGuide, SimilarContentGuide, TableGuide
 from guides.ladder import LadderGuide
-from guides.marginal import MarginalGuide
-from guides.vade import VaDEGuide
+from guides.vade import MarginalGuide, VaDEGuide
 
 __all__ = [
     "AmortizedGuide",

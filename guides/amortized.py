@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pyro
 import pyro.distributions as dist
 import torch
@@ -43,10 +41,6 @@ class NetworkGuide(FacetGuide):
     @property
     def needs(self) -> Needs:
         return self.discrete.needs if self.model.mixtures else Needs.NOTHING
-
-    def reading_parameters(self) -> Iterator[nn.Parameter]:
-        """Parameters of the networks that read x, without those of the clusters' shifts."""
-        return (p for name, p in self.own_parameters() if "shifts." not in name)
 
     def forget_clusters(self, name: str) -> None:
         """Reset the latents to be the same for every cluster of a facet, as they are initially."""

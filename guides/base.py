@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -52,6 +52,8 @@ class FacetGuide(Program):
     kind: type[FacetModel] = FacetModel
     #: whether z is a point given x, so that its KL does not measure information
     deterministic = False
+    #: whether it adds to the bound what it may add, such as a penalty
+    adds = True
     #: whether q(c given x) is free, as the clusters need that the decoder reads besides z
     infers_clusters = False
 
@@ -94,6 +96,7 @@ class FacetGuide(Program):
             )
         self.model = model
         self.num_samples = check_size("num_samples", num_samples)
+        self.adds = True  # its own, since new attributes would be recorded anew
         layers = {name: self.family.layers(prior.dim) for name, prior in model.priors.items()}
         self.layers = nn.ModuleDict({name: each for name, each in layers.items() if each})
         self.encoder = self.build_encoder()
@@ -154,10 +157,15 @@ class FacetGuide(Program):
         if isinstance(discrete := getattr(self, "discrete", None), Discrete):
             discrete.at_step(step)
 
-    def without_relaxation(self) -> AbstractContextManager:
-        """Within this context draws follow the posterior exactly, so that the ELBO is a bound."""
+    @contextmanager
+    def without_relaxation(self) -> Iterator[None]:
+        """Within this context draws follow the posterior exactly and nothing is added, so that the
+        ELBO is a bound.
+        """
         discrete = getattr(self, "discrete", None)
-        return discrete.without_relaxation() if isinstance(discrete, Discrete) else nullcontext()
+        exact = discrete.without_relaxation() if isinstance(discrete, Discrete) else nullcontext()
+        with exact, temporarily(self, adds=False):
+            yield
 
     # The encoder and the layout of its output.
 
@@ -185,10 +193,6 @@ class FacetGuide(Program):
         """
         z = self.latent_posterior(name, head).mean
         return self.model.priors[name].log_joint(z, **near)
-
-    def cluster_probs(self, name: str, head: Tensor, **near: Tensor) -> Tensor:
-        """q(c_j given x): the softmax of :meth:`cluster_logits`."""
-        return self.cluster_logits(name, head, **near).softmax(-1)
 
     def heads(self, x: Tensor, **given: Tensor) -> dict[str, Tensor]:
         """The encoder's output ``[B, size]`` by facet, perhaps improved by the family."""
@@ -274,15 +278,16 @@ class FacetGuide(Program):
     def predict_proba(self, x: Rows, **given: Any) -> dict[str, np.ndarray]:
         """Probability of every cluster, for facets with inferred ones: ``{name: [N, K]}``.
 
-        Uses the guide's own rule, see :meth:`cluster_probs`.
+        Uses the guide's own rule, see :meth:`cluster_logits`.
         """
         data = self.observed(x, given)
         heads, near = self._all_heads(data), self.model.by_facet(data.given.get("neighbors"))
         with evaluating(self):
-            return {
-                name: self.cluster_probs(name, heads[name], **near.get(name, {})).cpu().numpy()
+            logits = {
+                name: self.cluster_logits(name, heads[name], **near.get(name, {}))
                 for name in self.model.inferred
             }
+        return {name: each.softmax(-1).cpu().numpy() for name, each in logits.items()}
 
     def predict(self, x: Rows, **given: Any) -> dict[str, np.ndarray]:
         """Most probable cluster, for each facet whose clusters are inferred: ``{name: [N]}``."""
@@ -325,10 +330,7 @@ def check_model(model: Any) -> None:
 
 
 def check_guide(guide: Any, kind: type[FacetGuide] = FacetGuide) -> None:
-    """Check that ``guide`` is a guide of this kind.
-
-    :raises ValueError: if it is not, for example a runner.
-    """
+    """:raises ValueError: if ``guide`` is not a guide of this kind, for example a runner."""
     what = "guide" if kind is FacetGuide else kind.__name__
     check_kind("guide", guide, kind, f"a {what}, such as runner.guide")
 
@@ -355,7 +357,6 @@ class SupervisedGuide(FacetGuide):
             raise ValueError(f"label_weight must be a number of at least 0, got {label_weight!r}")
         super().__init__(model, num_samples, family)
         self.label_weight = label_weight
-        self.adds_label_loss = True
 
     def add_label_loss(self, site: str, logits: Tensor, label: Tensor) -> None:
         """Add the term of one facet, within the data plate.
@@ -363,7 +364,7 @@ class SupervisedGuide(FacetGuide):
         :param logits: logits of q(c given x), ``[B, K]``, up to a constant.
         :param label: integers ``[B]``, -1 where unknown, which adds nothing; or one-hot.
         """
-        if self.adds_label_loss and self.label_weight:
+        if self.adds and self.label_weight:
             one_hot = label.is_floating_point()
             known = 1.0 if one_hot else label >= 0
             classes = one_hot_labels(
@@ -371,6 +372,3 @@ class SupervisedGuide(FacetGuide):
             )
             log_q = Component(logits=logits).log_prob(classes)
             pyro.factor(site, -self.label_weight * known * log_q, has_rsample=True)
-
-    def without_relaxation(self) -> AbstractContextManager:
-        return temporarily(self, adds_label_loss=False)

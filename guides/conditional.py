@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from guides.base import FacetGuide, check_model
@@ -72,9 +73,10 @@ class ConditionalGuide(FacetGuide):
     def build_encoder(self) -> Encoder:
         if not self.reads_label:
             return super().build_encoder()
-        network, beside = self.model.network, self.model.num_label_features
-        shape = network.joined_shape(self.model.features_shape, beside)
-        return network.encoder(shape, [self.head_size(name) for name in self.model.priors])
+        model = self.model
+        x, label = torch.zeros(1, *model.features_shape), torch.zeros(1, model.num_label_features)
+        shape = model.network.join(x, label).shape[1:]
+        return model.network.encoder(shape, [self.head_size(name) for name in model.priors])
 
     def _prepared_heads(self, prepared: Tensor, **given: Tensor) -> dict[str, Tensor]:
         if not self.reads_label:

@@ -203,9 +203,8 @@ class GumbelSoftmax(Discrete):
 
     def __init__(self, temperature: float | Annealed = 0.5, hard: bool = False) -> None:
         super().__init__()
-        start = temperature.start if isinstance(temperature, Annealed) else temperature
-        first = check_positive("temperature", start)
         self.schedule = temperature if isinstance(temperature, Annealed) else None
+        first = check_positive("temperature", getattr(temperature, "start", temperature))
         self.hard = check_kind("hard", hard, bool, "True or False")
         self.register_buffer("temperature", torch.tensor(first))
         self.temperature: Tensor

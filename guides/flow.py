@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from torch.distributions import register_kl
 
-from guides.marginal import MarginalGuide
+from guides.vade import MarginalGuide
 from ppl_models.base import FacetModel
 from ppl_models.flow import GMMFlow
-from ppl_models.networks import Encoder, NoEncoder
+from ppl_models.networks import Encoder
 
 
 class MappedPoint(dist.Delta):
@@ -50,7 +50,7 @@ class FlowGuide(MarginalGuide):
         super().__init__(model)
 
     def build_encoder(self) -> Encoder:
-        return NoEncoder()
+        return Encoder()
 
     def latent_posterior(self, name: str, head: Tensor) -> dist.TorchDistribution:
         return MappedPoint(head[..., :-1], -head[..., -1], event_dim=1)

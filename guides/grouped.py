@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from typing import Any
 
 import pyro
@@ -23,8 +22,7 @@ from ppl_models.given.checks import check_kind, check_one_of, number
 from ppl_models.given.labels import as_groups, as_integers, group_sizes
 from ppl_models.given.observed import Observed
 from ppl_models.mlvae import CONTENT_DRAWS, MLVAE
-from ppl_models.modes import temporarily
-from ppl_models.networks import Encoder, NoEncoder
+from ppl_models.networks import Encoder
 
 
 class GroupedGuide(FacetGuide):
@@ -158,18 +156,14 @@ class SimilarContentGuide(GroupedGuide):
             raise ValueError(f"penalty must be a number of at least 0, got {penalty!r}")
         super().__init__(model, num_samples, content="untied")
         self.penalty = penalty
-        self.pressing = True
 
     def press(self, head: Tensor, group: Tensor, size: float) -> None:
-        if self.pressing:
+        if self.adds:
             distances = self.distances(head, group)
             # A mean over groups; the rest of Eq. 18 is a mean over the samples of the batch.
             groups = (group_sizes(group, distances.dtype) > 0).sum()
             penalty = self.penalty * size / groups * distances.sum()
             pyro.factor("similarity", penalty, has_rsample=True)
-
-    def without_relaxation(self) -> AbstractContextManager:
-        return temporarily(self, pressing=False)
 
     def distances(self, head: Tensor, group: Tensor) -> Tensor:
         """Mean symmetrized KL divergence over the pairs of each slot: ``[B]``, nats."""
@@ -251,7 +245,7 @@ class TableGuide(GroupedGuide):
         return torch.arange(n)
 
     def build_encoder(self) -> Encoder:
-        return NoEncoder()
+        return Encoder()
 
     def _prepared_heads(self, prepared: Tensor, **given: Tensor) -> dict[str, Tensor]:
         row = given["row"] if "row" in given else self._all_rows(len(prepared))

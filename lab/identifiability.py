@@ -12,7 +12,7 @@ from torch import Tensor
 
 from inference.randomness import seeded
 from inference.run import Run
-from ppl_models.priors import GaussianMixture
+from ppl_models import GaussianMixture
 
 # In float64, equal components give 1e15 and more, clearly different ones far less.
 SINGULAR = 1e12

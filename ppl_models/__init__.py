@@ -35,19 +35,11 @@ from ppl_models.networks import (
     StridedConvNet,
 )
 from ppl_models.nvae import NVAE
-from ppl_models.priors import (
-    ClassBlocks,
-    Codebook,
-    ConditionalNormal,
-    DirichletWeights,
-    Flat,
-    GaussianMixture,
-    Mixture,
-    NeighborMixture,
-    Prior,
-    StandardNormal,
-    VampPrior,
-)
+from ppl_models.priors.base import DirichletWeights, Mixture, Prior
+from ppl_models.priors.gaussian_mixture import GaussianMixture
+from ppl_models.priors.neighbors import NeighborMixture
+from ppl_models.priors.plain import ClassBlocks, Codebook, ConditionalNormal, Flat, StandardNormal
+from ppl_models.priors.vamp import VampPrior
 from ppl_models.program import ScaleSites
 from ppl_models.vlac import GMDGM, VAE, VLAC, VLAE
 from ppl_models.vqvae import VQVAE, Autoencoder

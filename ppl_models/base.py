@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, ClassVar
@@ -23,7 +23,7 @@ from ppl_models.likelihoods import Bernoulli
 from ppl_models.modes import evaluating, temporarily
 from ppl_models.networks import Architecture, MLPLadder, SharedMLP
 from ppl_models.networks.base import concatenate
-from ppl_models.priors import Mixture, Prior
+from ppl_models.priors.base import Mixture, Prior
 from ppl_models.program import Program, ScaleSites, site_scale
 
 
@@ -335,8 +335,7 @@ class FacetModel(Program):
     ) -> dict[str, Tensor]:
         """The clusters that the decoder reads, drawn given the latents ``[n, d_j]``: ``[n, K]``.
 
-        :param facet: the facet whose cluster is fixed, if any.
-        :param cluster: that cluster.
+        :param facet: the facet whose cluster is fixed at ``cluster``, if any.
         """
         found = {}
         for name in self.decoded_clusters:
@@ -352,18 +351,14 @@ class FacetModel(Program):
     ) -> dict[str, Any]:
         """What the decoder reads besides latents, for ``n`` generated samples.
 
-        :param facet: the facet whose cluster is fixed, if any.
-        :param cluster: that cluster.
+        :param facet: the facet whose cluster is fixed at ``cluster``, if any.
         :param given: inputs that the user fixed, so that they are not drawn.
         :raises ValueError: if that does not fit.
         """
         return dict(given or {})  # decode rejects these
 
     def prior(self, facet: str) -> Prior:
-        """The prior of one facet.
-
-        :raises ValueError: for an unknown name; the message lists the known ones.
-        """
+        """:raises ValueError: for an unknown name; the message lists the known ones."""
         if facet not in list(self.priors):
             raise ValueError(f"unknown facet {facet!r}: this model has {list(self.priors)}")
         return self.priors[facet]
@@ -395,11 +390,9 @@ class FacetModel(Program):
         """Within this context KL(z_j) and KL(c_j) have the weights ``[J, 2]``, by ``poutine.scale``
         of their sites in model and guide, and the facets the gates ``[J]``; by default as they are.
         """
-        scaled = (
-            nullcontext() if kl_weights is None else ScaleSites(self.by_site(kl_weights), False)
-        )
+        scales = {} if kl_weights is None else self.by_site(kl_weights)
         opened = {} if gates is None else {"gates": gates, "gated": True}
-        with scaled, temporarily(self, **opened):
+        with ScaleSites(scales, required=False), temporarily(self, **opened):
             yield
 
     def prepare(self, x: Tensor) -> Tensor:

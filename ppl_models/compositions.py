@@ -174,17 +174,13 @@ class Multinomial(Likelihood):
     ) -> None:
         super().__init__()
         self.num_batches = check_size("num_batches", num_batches)
+        self._is_coded = num_batches > 1  # the last column of x
         self.given_total = total
         self.total = TYPICAL_TOTAL if total is None else check_positive("total", total)
         self.num_columns = num_columns
         if num_columns is not None:
             check_size("num_columns", num_columns)
             self.offset = nn.Parameter(torch.zeros(num_batches, num_columns))
-
-    @property
-    def _is_coded(self) -> bool:
-        """Whether the last column of x is the batch's code."""
-        return self.num_batches > 1
 
     def output_shape(self, x_shape: Sequence[int]) -> tuple[int, ...]:
         """:raises ValueError: if x has other columns, or their number is missing."""

@@ -12,7 +12,7 @@ from ppl_models.base import FacetModel
 from ppl_models.given.checks import check_kind
 from ppl_models.likelihoods import Exact
 from ppl_models.networks import AutoregressiveFlow, FlowDecoder
-from ppl_models.priors import Mixture
+from ppl_models.priors.base import Mixture
 from ppl_models.program import ENUMERATE
 
 

@@ -19,7 +19,9 @@ from ppl_models.likelihood_base import Likelihood
 from ppl_models.mfcvae import VaDE
 from ppl_models.networks import Architecture, SharedMLP
 from ppl_models.networks.base import concatenate
-from ppl_models.priors import ConditionalNormal, GaussianMixture, Prior, StandardNormal
+from ppl_models.priors.base import Prior
+from ppl_models.priors.gaussian_mixture import GaussianMixture
+from ppl_models.priors.plain import ConditionalNormal, StandardNormal
 from ppl_models.program import Given
 
 
@@ -100,7 +102,12 @@ class IVAE(Labeled, VaDE):
     def forward(  # type: ignore[override]
         self, x: Tensor | None = None, *, label: Tensor, num_samples: int = 1
     ) -> Tensor:
-        """The program of VaDE, its cluster known; the arguments are those of :class:`CVAE`'s."""
+        """The program of VaDE, its cluster known.
+
+        :param x: observed batch ``[B, *x_shape]``; without it, a sample is drawn for each label.
+        :param label: u, integers ``[B]``.
+        :param num_samples: L, see :class:`~ppl_models.mfcvae.MFCVAE`.
+        """
         # The bound is on log p(x given u): the label's own probability has no part in it.
         with Given({f"c_{self.name}": self.label_features(label)}, scored=False):
             return VaDE.forward(self, x, size=len(label), num_samples=num_samples)

@@ -112,10 +112,7 @@ class Likelihood(Configurable, nn.Module):
             )
 
     def check_sparse(self, x: SparseRows) -> None:
-        """Reject sparse data outside the support, by the entries that are stored.
-
-        :raises ValueError: as :meth:`check`.
-        """
+        """As :meth:`check`, by the entries that sparse data store."""
         for _, _, values in x.blocks():
             self.check(values)
 

@@ -15,7 +15,7 @@ from ppl_models.given.checks import check_kind
 from ppl_models.given.labels import cluster_labels, neighbor_counts
 from ppl_models.likelihood_base import Likelihood
 from ppl_models.networks import Architecture
-from ppl_models.priors import Mixture
+from ppl_models.priors.base import Mixture
 from ppl_models.program import ENUMERATE
 
 
@@ -37,7 +37,7 @@ class MFCVAE(FacetModel):
     integers ``[N]`` from 0 to K - 1, with -1 where unknown (for a single facet, just the integers).
     The objective then bounds log p(x, known c).
 
-    If data have neighbors, and a facet is a :class:`~ppl_models.priors.NeighborMixture`, give the
+    If data have neighbors, and a facet is a :class:`~ppl_models.NeighborMixture`, give the
     number of each datum's neighbors in each of the facet's clusters as ``neighbors=``: a
     dictionary from facet to numbers ``[N, K]`` (for a single such facet, just the numbers). The
     objective then bounds log p(x given the neighbors' clusters).

@@ -15,7 +15,7 @@ from ppl_models.given.checks import check_one_of, check_size
 from ppl_models.given.labels import as_groups, group_sizes
 from ppl_models.likelihood_base import Likelihood
 from ppl_models.networks import Architecture
-from ppl_models.priors import StandardNormal
+from ppl_models.priors.plain import StandardNormal
 
 #: What gets its own draw of the content; see :class:`~guides.GroupedGuide`.
 CONTENT_DRAWS = ("member", "group", "untied")

@@ -16,7 +16,7 @@ from ppl_models.given.labels import as_labels, draw_labels
 from ppl_models.likelihood_base import Likelihood
 from ppl_models.networks import Architecture, SharedMLP
 from ppl_models.networks.base import concatenate
-from ppl_models.priors import ClassBlocks, StandardNormal
+from ppl_models.priors.plain import ClassBlocks, StandardNormal
 from ppl_models.program import Given
 
 

@@ -8,7 +8,9 @@ from ppl_models.given.checks import check_counts
 from ppl_models.likelihood_base import Likelihood
 from ppl_models.mfcvae import MFCVAE
 from ppl_models.networks import Architecture, MLPLadder
-from ppl_models.priors import GaussianMixture, Prior, StandardNormal
+from ppl_models.priors.base import Prior
+from ppl_models.priors.gaussian_mixture import GaussianMixture
+from ppl_models.priors.plain import StandardNormal
 
 
 class VLAC(MFCVAE):

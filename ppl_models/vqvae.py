@@ -13,7 +13,7 @@ from ppl_models.given.checks import check_kind, check_shape, check_size
 from ppl_models.likelihood_base import Likelihood
 from ppl_models.mfcvae import MFCVAE
 from ppl_models.networks import ConvGrid
-from ppl_models.priors import Codebook, Flat
+from ppl_models.priors.plain import Codebook, Flat
 
 
 class VQVAE(FacetModel):

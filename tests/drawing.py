@@ -13,8 +13,7 @@ from unittest import mock
 import torch
 from torch import nn
 
-from ppl_models import FacetModel
-from ppl_models.priors import Prior
+from ppl_models import FacetModel, Prior
 
 # Whose networks a test builds.
 PACKAGES = ("torch.nn.", "ppl_models.", "guides.", "inference.", "tests.")

@@ -37,7 +37,6 @@ SECONDS = 1.0
 PUBLIC = (
     "ppl_models",
     "ppl_models.networks",
-    "ppl_models.priors",
     "guides",
     "inference",
     "inference.callbacks",
@@ -66,7 +65,7 @@ EXEMPT = {
     },
     **{
         name: "built by architectures, which have rows"
-        for name in ("Decoder", "Encoder", "FlowDecoder", "NoEncoder")
+        for name in ("Decoder", "Encoder", "FlowDecoder")
     },
     **dict.fromkeys(("Callback", "WeightFunction"), "a function's type"),
     "DATASETS": "a table, which load looks into",

@@ -45,7 +45,7 @@ PUBLIC = (
 # Public names that need no example, and why.
 BASES = ("Architecture", "Evidence", "FacetGuide", "FacetModel", "Family", "Ladder", "Likelihood")
 BASES += ("Mixture", "NetworkGuide", "Prior", "Schedule", "SupervisedGuide")
-BUILT = ("Decoder", "Encoder", "FlowDecoder", "NoEncoder")
+BUILT = ("Decoder", "Encoder", "FlowDecoder")
 RESULTS = ("HeldOutCorrelation",)
 EXEMPT = {
     **dict.fromkeys(BASES, "a base class: its subclasses have examples"),

@@ -19,7 +19,7 @@ from guides import FacetGuide
 from guides.grouped import TableGuide
 from inference import SVIRunner
 from inference.randomness import seeded
-from ppl_models.priors import Flat
+from ppl_models import Flat
 
 __all__ = ["Opened", "Refused", "open_run"]
 

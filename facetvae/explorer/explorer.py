@@ -21,9 +21,9 @@ from facetvae.explorer.pictures import Pictures
 from guides.base import FacetGuide, check_guide
 from inference.evaluation.clusters import latents_of_cluster
 from inference.randomness import seeded
+from ppl_models import ClassBlocks, Flat
 from ppl_models.given.checks import check_count, check_one_of, check_seed, is_index, number
 from ppl_models.modes import evaluating
-from ppl_models.priors import ClassBlocks, Flat
 
 # Most latents to vary at once.
 MAX_AXES = 16

@@ -17,11 +17,11 @@ from torch.distributions import Independent, kl_divergence
 
 from guides.base import EVALUATION_BATCH, FacetGuide, check_guide
 from inference.objectives.loss import Loss
+from ppl_models import ClassBlocks, StandardNormal
 from ppl_models.base import FacetModel
 from ppl_models.given.checks import check_size
 from ppl_models.given.observed import Observed
 from ppl_models.modes import evaluating
-from ppl_models.priors import ClassBlocks, StandardNormal
 
 
 @torch.no_grad()

@@ -12,11 +12,11 @@ from torch import Tensor
 from guides.amortized import AmortizedGuide
 from guides.base import FacetGuide
 from inference.objectives.loss import Loss
+from ppl_models import Mixture
 from ppl_models.base import FacetModel
 from ppl_models.distributions import DiagonalNormal
 from ppl_models.given.checks import MAX_SIZE, check_count
 from ppl_models.given.observed import Observed, as_data
-from ppl_models.priors import Mixture
 from ppl_models.program import site_scale
 
 # Fewer nodes may change an exact loss by so much, relative to 1 nat or its size.
@@ -137,7 +137,7 @@ def _kl_of_given_clusters(
     log_weights = prior.component().log_probs
     given_each = prior.log_joint(z) - log_weights  # log p(z given c) of every cluster
     log_p_z = torch.einsum("m,mrbk->rbk", node_weights, given_each)
-    q_c = guide.cluster_probs(name, head)
+    q_c = guide.cluster_logits(name, head).softmax(-1)
     # Each branch of z belongs to one cluster, or a single branch to all.
     clusters = (
         torch.eye(prior.num_components, dtype=q_c.dtype, device=q_c.device).unsqueeze(1)
@@ -175,7 +175,7 @@ def _expected_log_likelihood(
     for j, (name, head) in enumerate(heads.items()):
         probs, q = _branches(guide, name, head)
         if decoded := name in model.decoded_clusters:  # a branch for each cluster
-            probs = guide.cluster_probs(name, head).mT
+            probs = guide.cluster_logits(name, head).softmax(-1).mT
             q = q.expand(torch.Size(probs.shape))
         nodes, node_weights = _gauss_hermite(num_nodes, q.event_shape[0], x)
         grid = _at(q, nodes).flatten(0, 1)  # [M R, B, d]

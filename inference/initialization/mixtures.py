@@ -23,12 +23,12 @@ from guides.amortized import NetworkGuide
 from guides.base import FacetGuide, check_guide, check_model
 from inference.randomness import seeded
 from inference.runner import SVIRunner
+from ppl_models import Mixture, StandardNormal
 from ppl_models.base import FacetModel
 from ppl_models.given.checks import check_count, check_kind, check_one_of
 from ppl_models.given.observed import Observed
 from ppl_models.given.sparse import SparseRows
 from ppl_models.modes import evaluating, training
-from ppl_models.priors import Mixture, StandardNormal
 from ppl_models.priors.base import Data
 from ppl_models.turns import yield_lock
 
@@ -258,7 +258,9 @@ def _teach_clusters(
     teacher = copy.deepcopy(guide)
     for name in facets:
         guide.forget_clusters(name)
-    optimizer = torch.optim.Adam(guide.reading_parameters(), lr=1e-3, fused=True)
+    # Those of the networks that read x, without those of the clusters' shifts.
+    parameters = [p for name, p in guide.own_parameters() if "shifts." not in name]
+    optimizer = torch.optim.Adam(parameters, lr=1e-3, fused=True)
     device = rows.x.device
     with seeded(seed, device), torch.enable_grad(), evaluating(teacher), training(guide):
         for _ in range(steps):

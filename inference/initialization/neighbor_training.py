@@ -16,10 +16,10 @@ from inference.checkpoints.periodic import Checkpoints
 from inference.initialization.graph import NeighborGraph
 from inference.randomness import derive_seed
 from inference.runner import SVIRunner
+from ppl_models import NeighborMixture
 from ppl_models.distributions import CERTAIN
 from ppl_models.given.checks import check_count, check_kind
 from ppl_models.modes import temporarily
-from ppl_models.priors import NeighborMixture
 
 # Most sweeps of mean field, and the largest change of a probability after which it ends.
 SWEEPS, TOLERANCE = 50, 1e-3

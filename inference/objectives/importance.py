@@ -15,7 +15,7 @@ from ppl_models.given.checks import check_size
 
 class ImportanceWeighted_ELBO(Direct_ELBO):
     r"""IWAE for the model with its clusters summed out: a tighter bound for a
-    :class:`~guides.marginal.MarginalGuide`.
+    :class:`~guides.vade.MarginalGuide`.
 
     .. math::
 

@@ -152,11 +152,6 @@ def is_gap(value: Any) -> bool:
         return not np.ndim(value)
 
 
-def _na() -> Any:
-    """``pandas.NA``; an object that nothing else is, if pandas was not imported."""
-    return getattr(sys.modules.get("pandas"), "NA", object())
-
-
 def _unmasked(x: Any) -> np.ndarray:
     """NaN where masked; integers become floats if any is masked."""
     if not is_masked(x):
@@ -167,7 +162,7 @@ def _unmasked(x: Any) -> np.ndarray:
 
 def numbers_of(array: np.ndarray, name: str) -> np.ndarray:
     """Numbers, NaN for ``pandas.NA``; the objects themselves if one is not a number."""
-    missing = _na()
+    missing = getattr(sys.modules.get("pandas"), "NA", object())
     values = [nan if value is missing else value for value in array.ravel().tolist()]
     if not all(isinstance(value, Number | np.bool_) for value in values):
         return as_objects(values).reshape(array.shape)

@@ -225,10 +225,7 @@ class Form:
 
     @classmethod
     def of(cls, X: Any) -> Form:
-        """That of a frame.
-
-        :raises ValueError: if two columns have one name.
-        """
+        """:raises ValueError: if two columns of the frame have one name."""
         check_names(name for name, _ in native_columns(X))
         rows = X.iloc[:0] if hasattr(X, "iloc") else nw.from_native(X).head(0).to_native()
         return cls(rows)

@@ -1,6 +1,6 @@
 """Networks: an architecture builds the guide's encoder and the model's matching decoder."""
 
-from ppl_models.networks.base import Architecture, Decoder, Encoder, NoEncoder
+from ppl_models.networks.base import Architecture, Decoder, Encoder
 from ppl_models.networks.convolutional import ConvLadder
 from ppl_models.networks.flows import AutoregressiveFlow, FlowDecoder
 from ppl_models.networks.images import ConvGrid, ConvNet, ResNet, StridedConvNet
@@ -19,7 +19,6 @@ __all__ = [
     "FlowDecoder",
     "Ladder",
     "MLPLadder",
-    "NoEncoder",
     "ResNet",
     "SharedMLP",
     "StridedConvNet",

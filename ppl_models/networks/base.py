@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from math import prod
 from typing import TypeVar
 
 import torch
@@ -61,14 +60,18 @@ def gated(inputs: Iterable[Tensor], gates: Tensor | None) -> list[Tensor]:
 
 
 class Encoder(nn.Module):
-    """Reads x ``[..., *x_shape]``: a vector of raw parameters per facet, shallow to deep."""
+    """Reads x ``[..., *x_shape]``: a vector of raw parameters per facet, shallow to deep. The base
+    itself stands in guides that do not infer their latents from x by a network.
+    """
 
-    @abstractmethod
     def heads(self, x: Tensor, components: Sequence[Tensor | None] = ()) -> list[Tensor]:
         """``[..., *x_shape] -> [[..., size_j], ...]``, in the precision that the networks run at.
 
         :param components: one-hot (or relaxed) ``[..., K_j]``, one per facet, if built so.
         """
+        raise NotImplementedError(
+            "this guide has no encoder: its latents are not inferred from x by a network"
+        )
 
     def forward(self, x: Tensor, components: Sequence[Tensor | None] = ()) -> list[Tensor]:
         return run_network(self.heads, x.device, x, components)
@@ -77,15 +80,6 @@ class Encoder(nn.Module):
         """The layer by which the component of facet number ``facet`` enters."""
         raise ValueError(
             f"{type(self).__name__} takes no components: use a ladder, such as MLPLadder()"
-        )
-
-
-class NoEncoder(Encoder):
-    """For a guide that does not infer its latents from x by a network."""
-
-    def heads(self, x: Tensor, components: Sequence[Tensor | None] = ()) -> list[Tensor]:
-        raise NotImplementedError(
-            "this guide has no encoder: its latents are not inferred from x by a network"
         )
 
 
@@ -138,10 +132,6 @@ class Architecture(Options):
         """Decoder from latents of lengths ``dims``, shallow to deep, to data of ``x_shape``."""
         return self._initialized(self._decoder(tuple(x_shape), tuple(dims)))
 
-    def joined_shape(self, x_shape: Sequence[int], extra: int) -> Shape:
-        """Shape of one sample joined with ``extra`` features, as :meth:`join` returns it."""
-        return (prod(x_shape) + extra,)
-
     def join(self, x: Tensor, features: Tensor) -> Tensor:
         """Data ``[B, *x_shape]`` and features ``[B, F]`` as one input: here as vectors."""
         return torch.cat([x.flatten(1), features], 1)
@@ -162,9 +152,6 @@ class Architecture(Options):
 
 class ReadsImages(Architecture):
     """Base of architectures that read images ``(C, H, W)``: extra features become channels."""
-
-    def joined_shape(self, x_shape: Sequence[int], extra: int) -> Shape:
-        return (x_shape[0] + extra, *x_shape[1:])
 
     def join(self, x: Tensor, features: Tensor) -> Tensor:
         return torch.cat([x, features[:, :, None, None].expand(-1, -1, *x.shape[2:])], 1)

@@ -47,7 +47,18 @@ class AutoregressiveFlow(Architecture):
                 f"a flow keeps the number of dimensions: its latents have {sum(dims)}, but x "
                 f"{x_shape} has {prod(x_shape)}: give the prior dim={prod(x_shape)}"
             )
-        return FlowDecoder(_masked_layers(prod(x_shape), self), x_shape)
+        checks = torch.distributions.Distribution._validate_args
+        try:
+            from zuko.flows import MAF
+        except ImportError as error:
+            raise ImportError(
+                "flows need zuko, which is not installed: pip install 'facetvae[flows]'"
+            ) from error
+        finally:
+            # Importing zuko turns off argument validation for every distribution in the process.
+            torch.distributions.Distribution.set_default_validate_args(checks)
+        masked = MAF(prod(x_shape), transforms=self.num_layers, hidden_features=self.widths)
+        return FlowDecoder(masked.transform, x_shape)
 
 
 class FlowDecoder(Decoder):
@@ -66,17 +77,3 @@ class FlowDecoder(Decoder):
 
     def output(self, z: Sequence[Tensor], gates: Tensor | None) -> Tensor:
         return self.layers().inv(torch.cat(list(z), -1)).unflatten(-1, self.x_shape)
-
-
-def _masked_layers(features: int, flow: AutoregressiveFlow) -> nn.Module:
-    checks = torch.distributions.Distribution._validate_args
-    try:
-        from zuko.flows import MAF
-    except ImportError as error:
-        raise ImportError(
-            "flows need zuko, which is not installed: pip install 'facetvae[flows]'"
-        ) from error
-    finally:
-        # Importing zuko turns off argument validation for every distribution in the process.
-        torch.distributions.Distribution.set_default_validate_args(checks)
-    return MAF(features, transforms=flow.num_layers, hidden_features=flow.widths).transform

@@ -150,8 +150,8 @@ class Prior(Configurable, nn.Module):
         elif cluster is None:
             chosen = component.expand([n]).sample()
         else:
-            chosen = component.probs.new_zeros(n, self.num_components)
-            chosen[:, cluster] = 1
+            chosen = component.mean.new_zeros(n, *component.shape())
+            chosen[..., cluster] = 1
         latent = self.latent(chosen)
         draws = latent.expand(torch.Size([n])).sample()
         return draws if temperature == 1 else latent.mean + temperature * (draws - latent.mean)

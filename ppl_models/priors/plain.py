@@ -231,11 +231,3 @@ class Codebook(Prior):
         raise ValueError(
             "a codebook's z has a code for each place and no log_joint: use log_affinity(z) instead"
         )
-
-    @torch.no_grad()
-    def sample(self, n: int, cluster: int | None = None, temperature: float = 1.0) -> Tensor:
-        """Draw ``[n, dim]``: independent codes, or one at every place; no effect of temperature."""
-        self._check_draws(n, cluster, temperature)
-        if cluster is None:
-            return self.vectors(self.component().expand([n]).sample())
-        return self.loc[cluster].repeat_interleave(self.places).repeat(n, 1)

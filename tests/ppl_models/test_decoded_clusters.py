@@ -21,10 +21,9 @@ from inference import SVIRunner, warm_start
 from inference.evaluation import exact_objective, log_importance_weights
 from inference.figures import cluster_samples, facet_swaps
 from inference.objectives.loss import Loss
-from ppl_models import GaussianMixture, Normal, SharedMLP, StandardNormal
+from ppl_models import GaussianMixture, Normal, Prior, SharedMLP, StandardNormal
 from ppl_models.base import FacetModel
 from ppl_models.networks.base import concatenate
-from ppl_models.priors import Prior
 
 K, D = 3, 4
 
