@@ -353,6 +353,7 @@ LIKELIHOODS = {
         ("type: columns", lambda: Columns([Normal()]), "columns must be likelihoods by name"),
         ("type: name", lambda: Columns({1: Normal()}), "names of columns must be strings"),
         ("type: likelihood", lambda: Columns({"age": "normal"}), "column 'age' needs a likelihood"),
+        ("misfit: rows", lambda: Columns({"n": Multinomial()}), "needs a likelihood of single"),
         (
             "misfit: likelihood",
             lambda: Columns({"age": Incomplete(Normal())}),
