@@ -21,7 +21,7 @@ from ppl_models.likelihoods import (
     Normal,
     StudentT,
 )
-from ppl_models.mfcvae import MFCVAE, VaDE
+from ppl_models.mfcvae import MFCVAE
 from ppl_models.mlvae import MLVAE
 from ppl_models.networks import (
     MLP,
@@ -41,6 +41,7 @@ from ppl_models.priors.neighbors import NeighborMixture
 from ppl_models.priors.plain import ClassBlocks, Codebook, ConditionalNormal, Flat, StandardNormal
 from ppl_models.priors.vamp import VampPrior
 from ppl_models.program import ScaleSites
+from ppl_models.vade import VaDE
 from ppl_models.vlac import GMDGM, VAE, VLAC, VLAE
 from ppl_models.vqvae import VQVAE, Autoencoder
 

@@ -16,13 +16,13 @@ from ppl_models.given.arrays import as_vectors
 from ppl_models.given.checks import check_size
 from ppl_models.given.labels import as_labels, draw_labels
 from ppl_models.likelihood_base import Likelihood
-from ppl_models.mfcvae import VaDE
 from ppl_models.networks import Architecture, SharedMLP
 from ppl_models.networks.base import concatenate
 from ppl_models.priors.base import Prior
 from ppl_models.priors.gaussian_mixture import GaussianMixture
 from ppl_models.priors.plain import ConditionalNormal, StandardNormal
 from ppl_models.program import Given
+from ppl_models.vade import VaDE
 
 
 class Labeled(FacetModel):
@@ -62,7 +62,7 @@ class IVAE(Labeled, VaDE):
     \Sigma_u), x \mid z`.
 
     The *identifiable* VAE, not the invariant VAE with the same initials. It is
-    :class:`~ppl_models.mfcvae.VaDE` with an observed cluster. The paper's point: without the label,
+    :class:`~ppl_models.vade.VaDE` with an observed cluster. The paper's point: without the label,
     when the cluster is inferred, the model can be just as identifiable. The objective is Eq. 3, a
     bound on log p(x given u), which excludes the label's own probability. ``generate`` draws labels
     uniformly if no cluster is chosen.
