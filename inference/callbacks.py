@@ -65,10 +65,8 @@ class Evaluate(_EveryEpochs):
 
     Example:
         >>> import numpy as np
-        >>> from guides import VaDEGuide
-        >>> from inference import SVIRunner, elbo
+        >>> from facetvae import VAE, SVIRunner, SharedMLP, VaDEGuide, elbo
         >>> from inference.callbacks import Evaluate
-        >>> from ppl_models import VAE, SharedMLP
         >>> model = VAE((6,), 2, network=SharedMLP((8,)))
         >>> x = np.random.default_rng(0).random((20, 6))
         >>> look = Evaluate(lambda run: {"test": elbo(run.model, run.guide, x[15:], 5)[0]}, every=2)
@@ -101,10 +99,8 @@ class JSONLines:
         >>> import tempfile
         >>> from pathlib import Path
         >>> import numpy as np
-        >>> from guides import VaDEGuide
-        >>> from inference import SVIRunner
+        >>> from facetvae import VAE, SVIRunner, SharedMLP, VaDEGuide
         >>> from inference.callbacks import JSONLines
-        >>> from ppl_models import VAE, SharedMLP
         >>> model = VAE((6,), 2, network=SharedMLP((8,)))
         >>> runner, x = SVIRunner(model, VaDEGuide(model)), np.random.default_rng(0).random((20, 6))
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -161,11 +157,9 @@ class Draw(_EveryEpochs):
         >>> import tempfile
         >>> from pathlib import Path
         >>> import numpy as np
-        >>> from guides import VaDEGuide
-        >>> from inference import SVIRunner
+        >>> from facetvae import VAE, SVIRunner, SharedMLP, VaDEGuide
         >>> from inference.callbacks import Draw
         >>> from inference.figures import training_curves
-        >>> from ppl_models import VAE, SharedMLP
         >>> def draw(run, folder):
         ...     training_curves(run.history, ["layer_1"]).savefig(folder / "curves.png")
         >>> model = VAE((6,), 2, network=SharedMLP((8,)))
@@ -208,10 +202,8 @@ class StopEarly:
 
     Example:
         >>> import numpy as np
-        >>> from guides import VaDEGuide
-        >>> from inference import SVIRunner
+        >>> from facetvae import VAE, SVIRunner, SharedMLP, VaDEGuide
         >>> from inference.callbacks import StopEarly
-        >>> from ppl_models import VAE, SharedMLP
         >>> model = VAE((6,), 2, network=SharedMLP((8,)))
         >>> runner, x = SVIRunner(model, VaDEGuide(model)), np.random.default_rng(0).random((20, 6))
         >>> stop = StopEarly("elbo", patience=2, threshold=100.0)  # more than two epochs can bring
@@ -290,10 +282,8 @@ class ReduceOnPlateau:
 
     Example:
         >>> import numpy as np
-        >>> from guides import VaDEGuide
-        >>> from inference import SVIRunner
+        >>> from facetvae import VAE, SVIRunner, SharedMLP, VaDEGuide
         >>> from inference.callbacks import ReduceOnPlateau
-        >>> from ppl_models import VAE, SharedMLP
         >>> model = VAE((6,), 2, network=SharedMLP((8,)))
         >>> runner = SVIRunner(model, VaDEGuide(model), lr=0.001)
         >>> x = np.random.default_rng(0).random((20, 6))

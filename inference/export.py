@@ -48,9 +48,8 @@ class Predictions(nn.Module):
 
     Example:
         >>> import torch
-        >>> from guides import VaDEGuide
+        >>> from facetvae import GaussianMixture, VaDE, VaDEGuide
         >>> from inference.export import Predictions
-        >>> from ppl_models import GaussianMixture, VaDE
         >>> guide = VaDEGuide(VaDE((6,), GaussianMixture(4, 3)))
         >>> found = Predictions(guide, {"cluster": [2, 0]})(torch.zeros(5, 6))
         >>> found["cluster"]["mean"].shape, found["cluster"]["probabilities"].shape
@@ -115,9 +114,7 @@ def export_predictions(
     Example:
         >>> import tempfile
         >>> import torch
-        >>> from guides import VaDEGuide
-        >>> from inference import export_predictions
-        >>> from ppl_models import GaussianMixture, VaDE
+        >>> from facetvae import GaussianMixture, VaDE, VaDEGuide, export_predictions
         >>> guide = VaDEGuide(VaDE((6,), GaussianMixture(4, 3)))
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     export_predictions(guide, f"{folder}/clusters.pt2", torch.zeros(2, 6))

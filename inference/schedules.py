@@ -107,8 +107,7 @@ class WarmUp(Schedule):
 
     Example:
         >>> import torch
-        >>> from inference import WarmUp
-        >>> from ppl_models import VAE
+        >>> from facetvae import VAE, WarmUp
         >>> weights = WarmUp(100).bind(VAE((6,), 2), steps_per_epoch=10, total_steps=200)
         >>> kl_weights, gates = weights(torch.tensor(50))
         >>> kl_weights.tolist(), gates.tolist()
@@ -143,8 +142,7 @@ class CoolDown(Schedule):
 
     Example:
         >>> import torch
-        >>> from inference import CoolDown
-        >>> from ppl_models import VAE
+        >>> from facetvae import VAE, CoolDown
         >>> weights = CoolDown(16.0, 100).bind(VAE((6,), 2), steps_per_epoch=10, total_steps=200)
         >>> [round(weights(torch.tensor(step))[0][0, 0].item(), 3) for step in (0, 50, 100, 150)]
         [16.0, 4.0, 1.0, 1.0]
@@ -182,8 +180,7 @@ class ProgressiveFadeIn(Schedule):
 
     Example:
         >>> import torch
-        >>> from inference import ProgressiveFadeIn
-        >>> from ppl_models import MFCVAE, GaussianMixture
+        >>> from facetvae import MFCVAE, GaussianMixture, ProgressiveFadeIn
         >>> model = MFCVAE((6,), {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 2)})
         >>> schedule = ProgressiveFadeIn((10, 20), fade_steps=1000)
         >>> weights = schedule.bind(model, steps_per_epoch=100, total_steps=3000)

@@ -62,9 +62,8 @@ class Explorer:
 
     Example:
         >>> import numpy as np
-        >>> from guides import VaDEGuide
+        >>> from facetvae import GaussianMixture, SharedMLP, VaDE, VaDEGuide
         >>> from facetvae.explorer import Explorer
-        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
         >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
         >>> explorer = Explorer(VaDEGuide(model), np.random.default_rng(0).random((20, 6)))
         >>> explorer.facets, explorer.samples("cluster", choice=0, n=4).shape

@@ -41,9 +41,7 @@ def elbo(
 
     Example:
         >>> import numpy as np
-        >>> from guides import VaDEGuide
-        >>> from inference import elbo
-        >>> from ppl_models import VAE, SharedMLP
+        >>> from facetvae import VAE, SharedMLP, VaDEGuide, elbo
         >>> model = VAE((6,), 2, network=SharedMLP((8,)))
         >>> x = np.random.default_rng(0).random((20, 6))
         >>> bound, error = elbo(model, VaDEGuide(model), x, num_draws=10)
@@ -77,9 +75,7 @@ def elbo_per_datum(
 
     Example:
         >>> import numpy as np
-        >>> from guides import VaDEGuide
-        >>> from inference import elbo_per_datum
-        >>> from ppl_models import VAE, SharedMLP
+        >>> from facetvae import VAE, SharedMLP, VaDEGuide, elbo_per_datum
         >>> model = VAE((6,), 2, network=SharedMLP((8,)))
         >>> x = np.random.default_rng(0).random((20, 6))
         >>> elbo_per_datum(model, VaDEGuide(model), x, num_draws=10).shape
@@ -158,9 +154,7 @@ def mutual_information(guide: FacetGuide, x: ArrayLike | Tensor, **given: Any) -
 
     Example:
         >>> import numpy as np
-        >>> from guides import VaDEGuide
-        >>> from inference import mutual_information
-        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> from facetvae import GaussianMixture, SharedMLP, VaDE, VaDEGuide, mutual_information
         >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
         >>> x = np.random.default_rng(0).random((20, 6))
         >>> 0 <= mutual_information(VaDEGuide(model), x)["cluster"] < 1.1  # at most log 3
@@ -192,9 +186,7 @@ def kl_by_dimension(
 
     Example:
         >>> import numpy as np
-        >>> from guides import VaDEGuide
-        >>> from inference import kl_by_dimension
-        >>> from ppl_models import VAE, SharedMLP
+        >>> from facetvae import VAE, SharedMLP, VaDEGuide, kl_by_dimension
         >>> guide = VaDEGuide(VAE((6,), 2, network=SharedMLP((8,))))
         >>> kl_by_dimension(guide, np.random.default_rng(0).random((20, 6)))["layer_1"].shape
         (20, 2)

@@ -58,9 +58,8 @@ def exact_objective(model: FacetModel, guide: FacetGuide, x: Tensor, num_nodes: 
 
     Example:
         >>> import torch
-        >>> from guides import VaDEGuide
+        >>> from facetvae import GaussianMixture, SharedMLP, VaDE, VaDEGuide
         >>> from inference.evaluation import exact_objective
-        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
         >>> prior = GaussianMixture(2, 1, scale=1.0)
         >>> network = SharedMLP((8,), activation="tanh")
         >>> model = VaDE((6,), prior, network=network).double()

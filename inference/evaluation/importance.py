@@ -39,9 +39,8 @@ def log_importance_weights(
 
     Example:
         >>> import numpy as np
-        >>> from guides import VaDEGuide
+        >>> from facetvae import VAE, SharedMLP, VaDEGuide
         >>> from inference.evaluation import log_importance_weights
-        >>> from ppl_models import VAE, SharedMLP
         >>> guide = VaDEGuide(VAE((6,), 2, network=SharedMLP((8,))))
         >>> log_importance_weights(guide, np.random.default_rng(0).random((20, 6)), 100).shape
         torch.Size([100, 20])

@@ -53,9 +53,8 @@ def cluster_gallery(
 
     Example:
         >>> import numpy as np
-        >>> from guides import VaDEGuide
+        >>> from facetvae import MFCVAE, GaussianMixture, MLPLadder, VaDEGuide
         >>> from inference.figures import cluster_gallery
-        >>> from ppl_models import MFCVAE, GaussianMixture, MLPLadder
         >>> facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 2)}
         >>> guide = VaDEGuide(MFCVAE((1, 8, 8), facets, network=MLPLadder((8, 8))))
         >>> x = np.random.default_rng(0).random((20, 1, 8, 8))
@@ -87,9 +86,8 @@ def facet_overview(
 
     Example:
         >>> import numpy as np
-        >>> from guides import VaDEGuide
+        >>> from facetvae import MFCVAE, GaussianMixture, MLPLadder, VaDEGuide
         >>> from inference.figures import facet_overview
-        >>> from ppl_models import MFCVAE, GaussianMixture, MLPLadder
         >>> facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 2)}
         >>> guide = VaDEGuide(MFCVAE((1, 8, 8), facets, network=MLPLadder((8, 8))))
         >>> x = np.random.default_rng(0).random((20, 1, 8, 8))
@@ -147,9 +145,8 @@ def cluster_samples(
 
     Example:
         >>> import numpy as np
-        >>> from guides import VaDEGuide
+        >>> from facetvae import MFCVAE, GaussianMixture, MLPLadder, VaDEGuide
         >>> from inference.figures import cluster_samples
-        >>> from ppl_models import MFCVAE, GaussianMixture, MLPLadder
         >>> facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 2)}
         >>> guide = VaDEGuide(MFCVAE((1, 8, 8), facets, network=MLPLadder((8, 8))))
         >>> x = np.random.default_rng(0).random((20, 1, 8, 8))
@@ -200,9 +197,8 @@ def facet_draws(
 
     Example:
         >>> import numpy as np
-        >>> from guides import VaDEGuide
+        >>> from facetvae import MFCVAE, GaussianMixture, MLPLadder, VaDEGuide
         >>> from inference.figures import facet_draws
-        >>> from ppl_models import MFCVAE, GaussianMixture, MLPLadder
         >>> facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 2)}
         >>> guide = VaDEGuide(MFCVAE((1, 8, 8), facets, network=MLPLadder((8, 8))))
         >>> x = np.random.default_rng(0).random((20, 1, 8, 8))
@@ -250,9 +246,8 @@ def facet_swaps(
 
     Example:
         >>> import numpy as np
-        >>> from guides import VaDEGuide
+        >>> from facetvae import MFCVAE, GaussianMixture, MLPLadder, VaDEGuide
         >>> from inference.figures import facet_swaps
-        >>> from ppl_models import MFCVAE, GaussianMixture, MLPLadder
         >>> facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 2)}
         >>> guide = VaDEGuide(MFCVAE((1, 8, 8), facets, network=MLPLadder((8, 8))))
         >>> x = np.random.default_rng(0).random((20, 1, 8, 8))
@@ -303,9 +298,8 @@ def save_figures(
     Example:
         >>> import tempfile
         >>> import numpy as np
-        >>> from guides import VaDEGuide
+        >>> from facetvae import GaussianMixture, SharedMLP, VaDE, VaDEGuide
         >>> from inference.figures import save_figures
-        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
         >>> guide = VaDEGuide(VaDE((1, 8, 8), GaussianMixture(3, 2), network=SharedMLP((8,))))
         >>> x = np.random.default_rng(0).random((20, 1, 8, 8))
         >>> with tempfile.TemporaryDirectory() as folder:

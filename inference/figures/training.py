@@ -19,10 +19,8 @@ def training_curves(history: Sequence[Mapping[str, Any]], facets: Sequence[str])
 
     Example:
         >>> import numpy as np
-        >>> from guides import VaDEGuide
-        >>> from inference import SVIRunner
+        >>> from facetvae import VAE, SVIRunner, SharedMLP, VaDEGuide
         >>> from inference.figures import training_curves
-        >>> from ppl_models import VAE, SharedMLP
         >>> model = VAE((6,), 2, network=SharedMLP((8,)))
         >>> runner, x = SVIRunner(model, VaDEGuide(model)), np.random.default_rng(0).random((20, 6))
         >>> figure = training_curves(runner.fit(x, epochs=2, progress=False).history, ["layer_1"])

@@ -44,8 +44,7 @@ def infer_tables(
 
     Example:
         >>> import numpy as np
-        >>> from inference import infer_tables
-        >>> from ppl_models import MLVAE, SharedMLP
+        >>> from facetvae import MLVAE, SharedMLP, infer_tables
         >>> model = MLVAE((6,), content_dim=2, style_dim=1, network=SharedMLP((8,)))
         >>> x, group = np.random.default_rng(0).random((4, 6)), [0, 0, 1, 1]
         >>> guide = infer_tables(model, x, group, epochs=2, progress=False)
@@ -75,9 +74,7 @@ def learn_to_encode(
     :raises ValueError: if a number is below 1.
 
     Example:
-        >>> from guides import GroupedGuide
-        >>> from inference import learn_to_encode
-        >>> from ppl_models import MLVAE, SharedMLP
+        >>> from facetvae import MLVAE, GroupedGuide, SharedMLP, learn_to_encode
         >>> model = MLVAE((6,), content_dim=2, style_dim=1, network=SharedMLP((8,)))
         >>> learn_to_encode(GroupedGuide(model), num_data=50, epochs=2, progress=False)
     """

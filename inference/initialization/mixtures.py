@@ -70,9 +70,7 @@ def cold_start(
 
     Example:
         >>> import numpy as np
-        >>> from guides import VaDEGuide
-        >>> from inference import cold_start
-        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> from facetvae import GaussianMixture, SharedMLP, VaDE, VaDEGuide, cold_start
         >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
         >>> before = model.mixtures["cluster"].loc.clone()
         >>> cold_start(VaDEGuide(model), np.random.default_rng(0).random((20, 6)))
@@ -126,9 +124,7 @@ def fit_mixtures(
 
     Example:
         >>> import numpy as np
-        >>> from guides import VaDEGuide
-        >>> from inference import fit_mixtures
-        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> from facetvae import GaussianMixture, SharedMLP, VaDE, VaDEGuide, fit_mixtures
         >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
         >>> x = np.random.default_rng(0).random((20, 6))
         >>> before = model.mixtures["cluster"].loc.clone()
@@ -188,9 +184,7 @@ def warm_start(
 
     Example:
         >>> import numpy as np
-        >>> from guides import VaDEGuide
-        >>> from inference import SVIRunner, warm_start
-        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> from facetvae import GaussianMixture, SVIRunner, SharedMLP, VaDE, VaDEGuide, warm_start
         >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
         >>> runner, x = SVIRunner(model, VaDEGuide(model)), np.random.default_rng(0).random((20, 6))
         >>> warm_start(runner, x, epochs=2, progress=False).fit(x, epochs=2, progress=False).epoch
@@ -216,8 +210,7 @@ def standard_normal_priors(
     :raises ValueError: if the model has no such mixture.
 
     Example:
-        >>> from inference import standard_normal_priors
-        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> from facetvae import GaussianMixture, SharedMLP, VaDE, standard_normal_priors
         >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
         >>> with standard_normal_priors(model):
         ...     type(model.priors["cluster"]).__name__

@@ -74,9 +74,8 @@ def fit_neighbors(
 
     Example:
         >>> import numpy as np
-        >>> from guides import VaDEGuide
-        >>> from inference import NeighborGraph, SVIRunner, fit_neighbors
-        >>> from ppl_models import GaussianMixture, NeighborMixture, SharedMLP, VaDE
+        >>> from facetvae import GaussianMixture, NeighborGraph, NeighborMixture, SVIRunner
+        >>> from facetvae import SharedMLP, VaDE, VaDEGuide, fit_neighbors
         >>> x = np.random.default_rng(0).random((20, 6))
         >>> model = VaDE((6,), NeighborMixture(GaussianMixture(3, 2)), network=SharedMLP((8,)))
         >>> runner = SVIRunner(model, VaDEGuide(model))
@@ -148,9 +147,8 @@ def cluster_posterior(
 
     Example:
         >>> import numpy as np
-        >>> from guides import VaDEGuide
-        >>> from inference import NeighborGraph, cluster_posterior
-        >>> from ppl_models import GaussianMixture, NeighborMixture, SharedMLP, VaDE
+        >>> from facetvae import GaussianMixture, NeighborGraph, NeighborMixture, SharedMLP, VaDE
+        >>> from facetvae import VaDEGuide, cluster_posterior
         >>> x = np.random.default_rng(0).random((20, 6))
         >>> model = VaDE((6,), NeighborMixture(GaussianMixture(3, 2)), network=SharedMLP((8,)))
         >>> cluster_posterior(VaDEGuide(model), x, NeighborGraph(x, num_neighbors=5)).shape

@@ -47,9 +47,7 @@ def data_dependent_start(
 
     Example:
         >>> import numpy as np
-        >>> from guides import VaDEGuide
-        >>> from inference import data_dependent_start
-        >>> from ppl_models import VAE, SharedMLP
+        >>> from facetvae import VAE, SharedMLP, VaDEGuide, data_dependent_start
         >>> guide = VaDEGuide(VAE((6,), 2, network=SharedMLP((8,))))
         >>> data_dependent_start(guide, np.random.default_rng(0).random((20, 6)))
     """

@@ -33,9 +33,7 @@ class GuideEnum_ELBO(Direct_ELBO, TraceEnum_ELBO):
 
     Example:
         >>> import torch
-        >>> from guides import VaDEGuide
-        >>> from inference import GuideEnum_ELBO, Loss
-        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> from facetvae import GaussianMixture, GuideEnum_ELBO, Loss, SharedMLP, VaDE, VaDEGuide
         >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
         >>> guide = VaDEGuide(model)
         >>> objective = GuideEnum_ELBO(max_plate_nesting=guide.max_plate_nesting)

@@ -112,9 +112,8 @@ def default_objective(guide: FacetGuide) -> ELBO:
     """The objective that suits ``guide``.
 
     Example:
-        >>> from guides import VaDEGuide
+        >>> from facetvae import VAE, VaDEGuide
         >>> from inference.objectives.loss import default_objective
-        >>> from ppl_models import VAE
         >>> type(default_objective(VaDEGuide(VAE((6,), 2)))).__name__
         'GuideEnum_ELBO'
     """
@@ -134,9 +133,7 @@ class Loss(nn.Module):
 
     Example:
         >>> import torch
-        >>> from guides import VaDEGuide
-        >>> from inference import Loss
-        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> from facetvae import GaussianMixture, Loss, SharedMLP, VaDE, VaDEGuide
         >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
         >>> loss = Loss(model, VaDEGuide(model))
         >>> loss(torch.zeros(5, 6)).shape

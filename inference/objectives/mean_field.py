@@ -29,9 +29,8 @@ class MeanField_ELBO(Direct_ELBO):
 
     Example:
         >>> import torch
-        >>> from guides import AmortizedGuide, GumbelSoftmax
-        >>> from inference import Loss, MeanField_ELBO
-        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> from facetvae import AmortizedGuide, GaussianMixture, GumbelSoftmax, Loss
+        >>> from facetvae import MeanField_ELBO, SharedMLP, VaDE
         >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
         >>> guide = AmortizedGuide(model, discrete=GumbelSoftmax())
         >>> objective = MeanField_ELBO(max_plate_nesting=guide.max_plate_nesting)
@@ -57,9 +56,7 @@ class MeanFieldEnum_ELBO(GuideEnum_ELBO):
 
     Example:
         >>> import torch
-        >>> from guides import ClassifierGuide
-        >>> from inference import Loss, MeanFieldEnum_ELBO
-        >>> from ppl_models import NVAE, SharedMLP
+        >>> from facetvae import NVAE, ClassifierGuide, Loss, MeanFieldEnum_ELBO, SharedMLP
         >>> model = NVAE((6,), num_classes=3, class_dim=1, shared_dim=2, network=SharedMLP((8,)))
         >>> guide = ClassifierGuide(model)
         >>> objective = MeanFieldEnum_ELBO(max_plate_nesting=guide.max_plate_nesting)

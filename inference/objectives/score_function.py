@@ -34,9 +34,8 @@ class ScoreFunction_ELBO(Direct_ELBO):
 
     Example:
         >>> import torch
-        >>> from guides import AmortizedGuide, ScoreFunction
-        >>> from inference import Loss, ScoreFunction_ELBO
-        >>> from ppl_models import GaussianMixture, SharedMLP, VaDE
+        >>> from facetvae import AmortizedGuide, GaussianMixture, Loss, ScoreFunction
+        >>> from facetvae import ScoreFunction_ELBO, SharedMLP, VaDE
         >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
         >>> guide = AmortizedGuide(model, discrete=ScoreFunction())
         >>> objective = ScoreFunction_ELBO(max_plate_nesting=guide.max_plate_nesting)
