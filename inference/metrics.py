@@ -316,13 +316,6 @@ def _correlations(s: np.ndarray, z: np.ndarray, method: str) -> np.ndarray:
     return correlation
 
 
-def _lacks_some(values: Any) -> bool:
-    """Whether an entry is masked, missing or not finite."""
-    array = np.asarray(values)
-    infinite = array.dtype.kind == "f" and np.isinf(array).any()
-    return bool(infinite or gaps_in(values).any())
-
-
 def _paired(labels: ArrayLike, clusters: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     shapes = np.shape(labels), np.shape(clusters)
     if shapes[0] != shapes[1] or len(shapes[0]) != 1 or not shapes[0][0]:
@@ -331,7 +324,8 @@ def _paired(labels: ArrayLike, clusters: ArrayLike) -> tuple[np.ndarray, np.ndar
             f"got shapes {shapes[0]} and {shapes[1]}"
         )
     for name, values in (("labels", labels), ("clusters", clusters)):
-        if _lacks_some(values):
+        array = np.asarray(values)
+        if gaps_in(values).any() or (array.dtype.kind == "f" and np.isinf(array).any()):
             raise ValueError(
                 f"{name} hold NaN, infinity or missing entries, which are not classes: drop those "
                 "rows from both"

@@ -8,16 +8,14 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from ppl_models.base import FacetModel
 from ppl_models.configurable import Options
 from ppl_models.given.checks import check_count, check_counts, number
-
-if TYPE_CHECKING:
-    from ppl_models.base import FacetModel
 
 __all__ = [
     "AbruptFadeInWarning",

@@ -9,7 +9,7 @@ import torch
 
 from ppl_models.base import FacetModel
 
-__all__ = ["latents_of_cluster", "rank_clusters", "surest"]
+__all__ = ["latents_of_cluster", "surest"]
 
 
 def latents_of_cluster(
@@ -32,13 +32,6 @@ def latents_of_cluster(
     else:
         z = {name: model.priors[name].sample(n, temperature=temperature) for name in others}
     return {**z, facet: model.prior(facet).sample(n, cluster, temperature)}
-
-
-def rank_clusters(proba: np.ndarray) -> tuple[list[int], np.ndarray, np.ndarray]:
-    """Non-empty clusters, the surest first; each datum's cluster and its probability ``[N]``."""
-    cluster, certainty = proba.argmax(-1), proba.max(-1)
-    order = sorted(np.unique(cluster).tolist(), key=lambda k: -certainty[cluster == k].mean())
-    return order, cluster, certainty
 
 
 def surest(chosen: np.ndarray, certainty: np.ndarray, n: int) -> np.ndarray:

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from guides.base import FacetGuide
-from inference.evaluation.clusters import latents_of_cluster, rank_clusters, surest
+from inference.evaluation.clusters import latents_of_cluster, surest
 from inference.figures.drawing import (
     _as_images,
     _draw_grid,
@@ -345,11 +345,15 @@ def _clustered(guide: FacetGuide) -> list[str]:
 def _ranked_clusters(
     guide: FacetGuide, x: ArrayLike, facet: str, most: int = MAX_CLUSTERS
 ) -> tuple[list[int], np.ndarray, np.ndarray]:
-    """As :func:`~inference.evaluation.clusters.rank_clusters`, with ``most`` clusters at most."""
+    """Clusters with data, the surest first, ``most`` at most; each datum's cluster and its
+    probability ``[N]``.
+    """
     guide.model.prior(facet)  # which refuses an unknown one
     if facet not in guide.model.inferred or guide.model.inferred[facet].num_components == 1:
         raise ValueError(
             f"facet {facet!r} has no clusters to draw: its prior is {guide.model.prior(facet)}"
         )
-    order, cluster, certainty = rank_clusters(guide.predict_proba(x)[facet])
+    proba = guide.predict_proba(x)[facet]
+    cluster, certainty = proba.argmax(-1), proba.max(-1)
+    order = sorted(np.unique(cluster).tolist(), key=lambda k: -certainty[cluster == k].mean())
     return order[:most], cluster, certainty

@@ -29,7 +29,14 @@ def training_curves(history: Sequence[Mapping[str, Any]], facets: Sequence[str])
     """
     if not history:
         raise ValueError("the history is empty: fit first, and give runner.history")
-    epochs, series = training_series(history, facets)
+    epochs, last = _running_epochs(history), history[-1]
+    negated = [-record["objective"] for record in history]
+    series = {"nats per datum": {"objective (negated)": negated, "ELBO": _column(history, "elbo")}}
+    for label, names in {
+        "KL, nats per datum": {f"{s}, {f}": f"kl_{s}_{f}" for f in facets for s in "zc"},
+        "I(x; c), nats": {f: f"mutual_information_{f}" for f in facets},
+    }.items():
+        series[label] = {line: _column(history, n) for line, n in names.items() if n in last}
     figure, axes = new_figure(10, 3.2, 3)
     point = "o" if len(epochs) == 1 else None  # a line of one epoch cannot be seen
     for ax, (label, lines) in zip(axes.flat, series.items(), strict=True):
@@ -40,27 +47,6 @@ def training_curves(history: Sequence[Mapping[str, Any]], facets: Sequence[str])
             ax.legend(fontsize=7, frameon=False)
     axes.flat[0].set_ylim(elbo_range(history))
     return figure
-
-
-def training_series(
-    history: Sequence[Mapping[str, Any]], facets: Sequence[str]
-) -> tuple[list[int], dict[str, dict[str, list[float]]]]:
-    """The data of :func:`training_curves`: epochs, and for each axis the lines by name."""
-    last = history[-1]
-    kl = {f"{s}, {f}": f"kl_{s}_{f}" for f in facets for s in "zc"}
-    information = {f: f"mutual_information_{f}" for f in facets}
-    return _running_epochs(history), {
-        "nats per datum": {
-            "objective (negated)": [-r["objective"] for r in history],
-            "ELBO": _column(history, "elbo"),
-        },
-        "KL, nats per datum": {
-            line: _column(history, name) for line, name in kl.items() if name in last
-        },
-        "I(x; c), nats": {
-            line: _column(history, name) for line, name in information.items() if name in last
-        },
-    }
 
 
 def elbo_range(history: Sequence[Mapping[str, Any]]) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Graphs that join data to their nearest neighbors."""
+"""Graphs that join data to their nearest neighbors, and clusters of their leading eigenvectors."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from scipy.sparse import csr_matrix
+from scipy.sparse import csr_matrix, diags
+from scipy.sparse.linalg import eigsh
+from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 
 from inference.initialization.nearest import CellSearch, nearest_search
-from inference.initialization.spectral import spectral_clusters
 from ppl_models.given.arrays import as_numbers
 from ppl_models.given.checks import check_size
 
@@ -21,6 +22,12 @@ from ppl_models.given.checks import check_size
 PCA_ROWS = 10_000
 # Smallest distance to the last neighbor, as a share of the median.
 LEAST_SCALE = 0.3
+# Added to every degree, as a share of the mean degree.
+REGULARIZER = 0.1
+# Tolerance of the eigenvalues, which is enough for clusters.
+TOLERANCE = 1e-3
+# Restarts of k-means.
+RESTARTS = 5
 
 
 class NeighborGraph:
@@ -94,10 +101,7 @@ class NeighborGraph:
         return self.weights.shape[0]
 
     def counts(self, q: np.ndarray) -> np.ndarray:
-        """How much of each datum's neighbors is in each cluster ``[N, K]``, by weight.
-
-        :param q: probabilities of the clusters ``[N, K]``.
-        """
+        """Weights of neighbors in each cluster ``[N, K]``, by probabilities ``q`` ``[N, K]``."""
         return self.weights @ q
 
     def counts_for(
@@ -139,10 +143,7 @@ class NeighborGraph:
 
 
 def centered_rows(data: Tensor, loc: Tensor) -> np.ndarray:
-    """Rows minus ``loc``, ``[N, D]`` in float32: an offset would cost precision in distances.
-
-    :raises ValueError: if some entries are not finite.
-    """
+    """Finite rows minus ``loc`` ``[N, D]``: an offset would cost float32 precision in distances."""
     rows = data.detach().flatten(1)
     rows = rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
     centered = (rows - loc.to(rows)).float().cpu().numpy()
@@ -226,3 +227,24 @@ def _nearest(
     distance = np.where(repeated, np.inf, distance)
     nearest = distance.argsort(1, kind="stable")[:, :number]
     return distance[rows, nearest], neighbor[rows, nearest]
+
+
+def spectral_clusters(affinity: csr_matrix, num_clusters: int, seed: int) -> np.ndarray:
+    """k-means in the leading eigenvectors of the graph's normalized affinity."""
+    _, vectors = leading_eigenvectors(affinity, num_clusters, seed)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True).clip(np.finfo(vectors.dtype).tiny)
+    return KMeans(num_clusters, n_init=RESTARTS, random_state=seed).fit_predict(vectors)
+
+
+def leading_eigenvectors(
+    affinity: csr_matrix, number: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The largest eigenvalues and eigenvectors of the normalized affinity.
+
+    scikit-learn's ``SpectralClustering`` finds the same ones by factorizing the matrix, so it is
+    not used here.
+    """
+    degree = affinity.sum(1).A1
+    root = diags((degree + REGULARIZER * degree.mean()) ** -0.5)
+    start = np.random.default_rng(seed).standard_normal(len(degree))
+    return eigsh(root @ affinity @ root, number, which="LA", tol=TOLERANCE, v0=start)

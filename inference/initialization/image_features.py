@@ -84,10 +84,8 @@ def image_variants(images: ArrayLike | Tensor) -> Iterator[Tensor]:
         [torch.Size([3, 1, 8, 8]), ...]
     """
     pixels = _pixels(images)
-    for turn in (TURN, -TURN):
-        yield _moved(pixels, turn=turn)
-    for shear in (SHEAR, -SHEAR):
-        yield _moved(pixels, shear=shear)
+    for turn, shear in ((TURN, 0.0), (-TURN, 0.0), (0.0, SHEAR), (0.0, -SHEAR)):
+        yield _moved(pixels, turn, shear)
 
 
 def random_affine(images: ArrayLike | Tensor, seed: int = 0) -> Tensor:

@@ -42,11 +42,7 @@ class CellSearch:
         self._cells = cells
 
     def kneighbors(self, places: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Distances and numbers ``[M, number]`` of the nearest data, nearest first, as
-        scikit-learn's search of that name gives.
-
-        :param places: ``[M, d]``.
-        """
+        """Distances and numbers ``[M, number]`` of the nearest data, as scikit-learn gives them."""
         squared, found = self._index.search(places, number)
         few = (found < 0).any(1)  # in their cells
         if few.any():

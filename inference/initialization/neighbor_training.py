@@ -262,10 +262,7 @@ def _prior(guide: FacetGuide, facet: str) -> NeighborMixture:
 def _by_facet(
     guide: FacetGuide, graph: NeighborGraph | Mapping[str, NeighborGraph], number: int
 ) -> dict[str, NeighborGraph]:
-    """The graphs of facets whose clusters take neighbors.
-
-    :param number: of the data.
-    """
+    """The graphs, of so many data, of facets whose clusters take neighbors."""
     facets = list(guide.model.neighborly)
     if "neighbors" not in guide.accepts or not facets:
         raise ValueError(

@@ -8,8 +8,13 @@ from numpy.typing import ArrayLike
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from inference.initialization.graph import centered_rows, neighbor_weights, principal_components
-from inference.initialization.spectral import leading_eigenvectors, spectral_clusters
+from inference.initialization.graph import (
+    centered_rows,
+    leading_eigenvectors,
+    neighbor_weights,
+    principal_components,
+    spectral_clusters,
+)
 from ppl_models.given.arrays import as_numbers
 from ppl_models.given.checks import check_size
 
