@@ -56,8 +56,7 @@ class Dataset:
 
 
 def digits(root: str | Path | None = None, seed: int = 0) -> Dataset:
-    """scikit-learn's 1,797 bundled handwritten digits, 8x8, scaled to [0, 1]; 80 % train, 20 %
-    test.
+    """scikit-learn's 1,797 bundled handwritten digits, 8x8, scaled to [0, 1]; a fifth is for test.
 
     :param root: not needed.
     :param seed: of the split, which is stratified by digit.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -44,14 +43,13 @@ ROWS_PER_CATEGORY = 2
 
 
 @dataclass(frozen=True)
-class Column(ABC):
+class _Column:
     """A column, and what it says of groups of rows.
 
     :ivar name: its name.
     :ivar values: ``[N]`` numbers, or codes of categories; NaN in gaps.
     """
 
-    kind: ClassVar[str]
     name: str
     values: np.ndarray
 
@@ -60,35 +58,26 @@ class Column(ABC):
         """Rows without a gap ``[N]``."""
         return ~np.isnan(self.values)
 
-    @abstractmethod
-    def effect(self, group: np.ndarray) -> Effect | None:
-        """How much groups ``[N]`` say of it; -1 is no group."""
-
-    @abstractmethod
-    def overall(self, rows: np.ndarray) -> dict[str, Any]:
-        """What it holds in these rows ``[N]``."""
-
-    @abstractmethod
-    def of_group(self, ours: np.ndarray, others: np.ndarray) -> dict[str, Any]:
-        """What it holds in the rows of a group, beside others."""
-
 
 @dataclass(frozen=True)
-class Numbers(Column):
+class Numbers(_Column):
     """Numbers, in their own units."""
 
     kind: ClassVar[str] = "numbers"
 
     def effect(self, group: np.ndarray) -> Effect | None:
+        """How much groups ``[N]`` say of it; -1 is no group."""
         rows = self.observed & (group >= 0)
         return variance_explained(self.values[rows], group[rows])
 
     def overall(self, rows: np.ndarray) -> dict[str, Any]:
+        """What it holds in these rows ``[N]``."""
         there = self.values[rows & self.observed]
         spread = float(there.std(ddof=1)) if len(there) > 1 else None
         return {"mean": float(there.mean()) if len(there) else None, "deviation": spread}
 
     def of_group(self, ours: np.ndarray, others: np.ndarray) -> dict[str, Any]:
+        """What it holds in the rows of a group, beside others."""
         here, there = (self.values[rows & self.observed] for rows in (ours, others))
         value, interval = mean_difference(here, there)
         return {
@@ -100,8 +89,8 @@ class Numbers(Column):
 
 
 @dataclass(frozen=True)
-class Categories(Column):
-    """Categories.
+class Categories(_Column):
+    """Categories, of which the same is told.
 
     :ivar levels: their names, in the order of their codes.
     """
@@ -137,6 +126,9 @@ class Categories(Column):
         return dict(zip(self.levels, values.tolist(), strict=True))
 
 
+Column = Numbers | Categories
+
+
 def kinds_of(likelihood: Likelihood) -> dict[str, str]:
     """Kinds of the columns whose likelihood says what they are, by name."""
     if not isinstance(likelihood, Columns):
@@ -166,9 +158,7 @@ def are_counts(values: np.ndarray) -> bool:
 
 
 def is_multiplied(values: np.ndarray) -> bool:
-    """Whether numbers ``[n]`` are likelier as log-normal than as normal, beyond chance, as incomes
-    are that differ by factors.
-    """
+    """Whether numbers ``[n]`` are likelier log-normal than normal, beyond chance, as incomes."""
     if not np.isfinite(values).all() or values.min() <= 0 or not values.std():
         return False
     log = np.log(values)
@@ -205,10 +195,7 @@ def columns_of(what: str, given: Any, kinds: Mapping[str, str] | None = None) ->
 
 
 def named_columns(given: Any) -> dict[str, Any] | None:
-    """Columns by name, of a data frame, a series or a mapping; ``None`` of others.
-
-    :raises ValueError: if two have one name.
-    """
+    """Columns by name, which all differ, of a data frame, a series or a mapping; else ``None``."""
     if is_frame(given):
         columns = native_columns(given)
     elif hasattr(given, "to_frame"):
@@ -222,10 +209,7 @@ def named_columns(given: Any) -> dict[str, Any] | None:
 
 
 def check_order(**arguments: Any) -> None:
-    """Check that frames and series have one index: what has none goes by place.
-
-    :raises ValueError: if two have different ones.
-    """
+    """:raises ValueError: if two frames or series have different indexes; others go by place."""
     indexes: dict[str, Any] = {}
     for what, one in arguments.items():
         named = isinstance(one, Mapping) and not issparse(one)
@@ -252,11 +236,7 @@ def _entries(what: str, X: np.ndarray) -> list[Column]:
 
 
 def _column(what: str, name: str, values: Any, kind: str | None) -> Column:
-    """One column.
-
-    :param kind: by default strings, categories, truths, zeros and ones are categories, and others
-        numbers.
-    """
+    """:param kind: by default strings, categories, truths, zeros and ones are categories."""
     if len(shape := np.shape(values)) != 1:
         raise ValueError(
             f"column {name!r} of {what} has shape {shape}, but one value a row is needed"

@@ -50,9 +50,7 @@ class FacetClusters:
         return np.asarray(self.probabilities).max(1)
 
     def typical(self, cluster: int) -> np.ndarray:
-        """The rows of a cluster, the most typical first: those that surely belong to it, in order
-        of their typicality, and then the others.
-        """
+        """The rows of a cluster, the most typical first; those that are not sure come last."""
         rows = np.flatnonzero(self.group == cluster)
         scores = self.probabilities if self.typicality is None else self.typicality
         order = np.lexsort((-np.asarray(scores)[rows, cluster], self.certainty[rows] < SURE))
@@ -228,10 +226,7 @@ def describe_clusters(
 
 
 def _checked(found: FacetClusters) -> int:
-    """The number of rows.
-
-    :raises ValueError: if the arrays are of other shapes, or empty.
-    """
+    """The number of rows; an error if the arrays are of other shapes, or empty."""
     check_kind("found", found, FacetClusters, "FacetClusters(facet, probabilities)")
     shape = np.shape(found.probabilities)
     if len(shape) != 2 or not all(shape):
@@ -313,9 +308,7 @@ def _cluster(
 
 
 def columns_table(columns: Sequence[Mapping[str, Any]]) -> str:
-    """A table in Markdown of a description's columns: what the clusters explain of each, and what
-    it holds in each cluster.
-    """
+    """A table in Markdown: what clusters explain of each column, and what it holds in each."""
     clusters = [f"cluster {each['cluster']}" for each in columns[0]["clusters"]]
     heads = ["column", "explained", "interval", *clusters]
     return table(heads, [_column_cells(each) for each in columns])

@@ -100,10 +100,7 @@ def associated(table: np.ndarray) -> Effect | None:
 
 
 def _ends(cdf: Callable[[float], float], statistic: float) -> Interval:
-    """Both ends of the interval of a noncentrality.
-
-    :param cdf: of the statistic that was found, as a function of the noncentrality; it falls.
-    """
+    """Ends of the interval of a noncentrality, by the statistic's ``cdf``, which falls with it."""
 
     def where(level: float) -> float:
         """The noncentrality with this level; 0 if the level is not reached there."""
@@ -118,9 +115,7 @@ def _ends(cdf: Callable[[float], float], statistic: float) -> Interval:
 
 
 def mean_difference(ours: np.ndarray, others: np.ndarray) -> tuple[float | None, Interval | None]:
-    """Difference of two means, and Welch's interval, which needs no equal variances; ``None`` where
-    the data do not allow one.
-    """
+    """Difference of two means, and Welch's interval (of unequal variances), or ``None``."""
     if not len(ours) or not len(others):
         return None, None
     value = float(ours.mean() - others.mean())

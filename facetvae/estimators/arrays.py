@@ -100,9 +100,7 @@ class View:
         return numbers
 
     def table(self, x: np.ndarray, seed: int) -> tuple[np.ndarray, list[int]]:
-        """Encoded data as numbers and codes ``[N, D]``, NaN where missing, and each column's number
-        of categories, 0 of numbers.
-        """
+        """Numbers and codes ``[N, D]``, NaN where missing, and each column's categories, or 0."""
         values, rng, levels = x.astype(float), np.random.default_rng(seed), []
         for column in values.T:
             there = ~np.isnan(column)

@@ -42,9 +42,8 @@ from facetvae.estimators.posteriors import (
     ImprovedInGaps,
     Reads,
     by_size,
-    components,
     log_joints,
-    predicted,
+    most_probable,
     probabilities,
     renumber,
     rows_with_gaps,
@@ -267,8 +266,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         usual, size = x[~outlying], self.settings_["batch_size"]
         self.runner_.fit(usual, epochs, size, log_every=epochs, progress=False)
         check_trained(self.runner_.guide, usual, self.learning_rate)
-        self.labels_, self.outliers_ = predicted(self._precise(), self.n_clusters_, x), outlying
-        self.labels_[self.outliers_ & self.mark_outliers] = -1
+        self.labels_, self.outliers_ = self._labels(x), outlying
         return self
 
     def _start(
@@ -320,11 +318,11 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         return view
 
     def predict(self, X: Any) -> np.ndarray:
-        """The most probable cluster of each facet: ``[N, J]``; -1 for outlying rows if they were
-        to be marked.
-        """
-        x = self.encode(X)
-        clusters = predicted(self._precise(), self.n_clusters_, x)
+        """The most probable cluster of each facet ``[N, J]``; -1 of outlying rows to be marked."""
+        return self._labels(self.encode(X))
+
+    def _labels(self, x: np.ndarray) -> np.ndarray:
+        clusters = most_probable(self._precise(), x, self.n_clusters_)
         clusters[self._to_mark(x)] = -1
         return clusters
 
@@ -360,10 +358,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         self._export(path, dtype, clusters, {"columns": self.reader_.in_words()})
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
-        """Names of the columns of :meth:`transform`: the facet's name and a number.
-
-        :param input_features: not used.
-        """
+        """Names of the columns of :meth:`transform`, whatever ``input_features`` are."""
         check_is_fitted(self)
         return self._feature_names(self.facet_names_)
 
@@ -657,7 +652,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     def _number_clusters(self, x: np.ndarray, known: Labels) -> np.ndarray:
         """Number the components from the largest; returns the clusters ``[N, J]``."""
         self._say("assigns rows to clusters")
-        found = components(self._precise(), x)
+        found = most_probable(self._precise(), x)
         self.n_clusters_, mixtures = [], self.runner_.model.mixtures.items()
         for (name, prior), component in zip(mixtures, found.T, strict=True):
             every = np.arange(prior.num_components)
@@ -757,10 +752,7 @@ class FacetClustering(ClusterMixin, TransformerMixin, BaseEstimator):
         return fitted._features(fitted._later_data(X), fitted.facet_names_)[:, self._columns()]
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
-        """Names of what :meth:`transform` gives.
-
-        :param input_features: not used.
-        """
+        """Names of the columns of :meth:`transform`, whatever ``input_features`` are."""
         return self._fitted().get_feature_names_out()[self._columns()]
 
     def describe(self, X: Any, metadata: Any = None, **options: Any) -> FacetDescription:
@@ -771,9 +763,7 @@ class FacetClustering(ClusterMixin, TransformerMixin, BaseEstimator):
         return self._fitted().describe(self.facet_, X, metadata, **options)
 
     def score(self, X: Any, y: Any = None) -> float:
-        """The ELBO of all facets together, in nats per datum; see
-        :meth:`MultiFacetClustering.score`.
-        """
+        """The ELBO of all facets, in nats per datum; see :meth:`MultiFacetClustering.score`."""
         return self._fitted().score(X)
 
     @property

@@ -139,13 +139,14 @@ class Centered:
         return sizes[::-1], turns[::-1]
 
     def shuffled(self, rng: np.random.Generator) -> Centered:
-        """With each column's entries in other rows of the same batch, drawn at random."""
+        """With each column's entries in other rows of the same batch."""
         parts = [self.matrix[self.batch == b] for b in range(len(self.means))]
-        matrix = csr_array(vstack([_shuffled_columns(part, rng) for part in parts]))
+        matrix = csr_array(vstack([shuffled_columns(part, rng) for part in parts]))
         return replace(self, matrix=matrix, batch=np.sort(self.batch))
 
 
-def _shuffled_columns(matrix: csr_array, rng: np.random.Generator) -> csc_array:
+def shuffled_columns(matrix: Any, rng: np.random.Generator) -> csc_array:
+    """A sparse matrix with each column's entries in other rows, drawn at random."""
     columns, rows = csc_array(matrix), range(matrix.shape[0])
     drawn = [rng.choice(rows.stop, n, replace=False) for n in np.diff(columns.indptr)]
     places = np.concatenate([np.zeros(0, int), *drawn])

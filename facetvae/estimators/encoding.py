@@ -111,9 +111,7 @@ class Encoding:
         return representable(values, np.dtype(float))
 
     def log_volume(self, X: np.ndarray) -> np.ndarray:
-        """Log of the ratio between densities of x and of the user's values, in nats, for each datum
-        ``[N]``.
-        """
+        """Log of the ratio between densities of x and of the user's values, in nats ``[N]``."""
         return in_parts(self._log_volume, X)
 
     def _log_volume(self, X: np.ndarray) -> np.ndarray:
@@ -216,9 +214,7 @@ class _Summary:
         return "intensities" if self._are_pixels() else "real"
 
     def _are_pixels(self) -> bool:
-        """Whether values of all columns begin at 0, and the largest is that of many, but not of
-        all that vary.
-        """
+        """Whether all columns begin at 0, and many, but not all that vary, reach the largest."""
         if self.X.ndim != 2 or self.X.shape[1] < FEWEST_PIXELS:
             return False
         low, top = self.extremes(0)

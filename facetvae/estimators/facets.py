@@ -76,9 +76,7 @@ def for_each(names: Sequence[str], option: str, value: Any) -> dict[str, Any]:
 
 
 def at_least(label: np.ndarray, facet: str, number: int | None) -> int:
-    """The number of clusters of a facet with labels ``[N]``, at least as many as there are
-    classes; as many, if it is not given.
-    """
+    """A facet's number of clusters, no less than that of its labels ``[N]``, its default."""
     there, classes = np.unique(label[label >= 0]), int(label.max()) + 1
     if number is None and (len(there) < classes or classes == 1):
         what = "of 0 alone" if classes == 1 else f"up to {classes - 1}, but not of all below"

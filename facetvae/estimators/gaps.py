@@ -17,9 +17,7 @@ LEAST_NOISE, RIDGE = 0.03, 1e-3
 
 
 def fitted_fill(x: np.ndarray) -> FactorFill:
-    """Fitted to standardized rows with gaps ``[N, D]`` by EM, each column by the rows that have
-    it. In double precision.
-    """
+    """Fitted by EM, in float64, to standardized rows ``[N, D]``, a column by those that have it."""
     rows = torch.as_tensor(some_rows(x, most=MAX_ROWS)).double()
     there, values = (~rows.isnan()).double(), rows.nan_to_num()
     (N, D), number = rows.shape, there.sum(0).clamp(min=1)

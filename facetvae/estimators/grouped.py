@@ -110,9 +110,7 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
         return self._features(X, PARTS, group=_groups(groups, len(X)))
 
     def score(self, X: Any, y: Any = None, *, groups: Any = None) -> float:
-        """The ELBO of ``X``, in nats per datum of the user's units; see
-        ``MultiFacetClustering.score``.
-        """
+        """The ELBO of ``X``, in nats per datum; see ``MultiFacetClustering.score``."""
         X = self._later_data(X)
         return self._bound(X, group=_groups(groups, len(X)))
 
@@ -126,10 +124,7 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
         return self.reader_.returned(self._filled(x, group=_groups(groups, len(x))), X)
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
-        """Names of what :meth:`transform` gives.
-
-        :param input_features: not used.
-        """
+        """Names of the columns of :meth:`transform`, whatever ``input_features`` are."""
         check_is_fitted(self)
         return self._feature_names(PARTS)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -107,13 +108,16 @@ def log_joints(guide: Reads, x: np.ndarray) -> dict[str, np.ndarray]:
     return found
 
 
-def components(guide: Reads, x: np.ndarray) -> np.ndarray:
-    """The most probable component of each facet's mixture: ``[N, J]``."""
+def most_probable(guide: Reads, x: np.ndarray, numbers: Sequence[int] = ()) -> np.ndarray:
+    """The most probable component of each facet's mixture ``[N, J]``, of its first ones if there
+    are ``numbers``.
+    """
 
-    def most_probable(part: np.ndarray) -> np.ndarray:
-        return np.stack([joint.argmax(-1) for joint in log_joints(guide, part).values()], 1)
+    def of_part(part: np.ndarray) -> np.ndarray:
+        found = zip_longest(log_joints(guide, part).values(), numbers)
+        return np.stack([joint[:, :number].argmax(-1) for joint, number in found], 1)
 
-    return in_parts(most_probable, x)
+    return in_parts(of_part, x)
 
 
 def by_size(component: np.ndarray) -> np.ndarray:
@@ -141,8 +145,3 @@ def probabilities(guide: Reads, numbers: Sequence[int], x: np.ndarray) -> np.nda
         return np.stack([np.pad(p, ((0, 0), (0, max(numbers) - p.shape[1]))) for p in each], 1)
 
     return in_parts(of_part, x)
-
-
-def predicted(guide: Reads, numbers: Sequence[int], x: np.ndarray) -> np.ndarray:
-    """The most probable cluster of each facet ``[N, J]``."""
-    return in_parts(lambda part: probabilities(guide, numbers, part).argmax(-1), x)

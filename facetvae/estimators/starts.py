@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.metrics import adjusted_rand_score
 
 from facetvae.estimators.facets import labeled_rows
-from facetvae.estimators.posteriors import Reads, components
+from facetvae.estimators.posteriors import Reads, most_probable
 from facetvae.estimators.strategies import FitStrategy
 from facetvae.estimators.training import bound
 from facetvae.table_rules.merging import ClusterCount
@@ -61,7 +61,7 @@ def stability(labels: np.ndarray, others: Sequence[Reads], x: np.ndarray) -> np.
     """
     if not others:
         return np.full(labels.shape[1], np.nan)
-    found = [components(guide, x).T for guide in others]
+    found = [most_probable(guide, x).T for guide in others]
     best = [
         [max(adjusted_rand_score(facet, other) for other in fit) for fit in found]
         for facet in labels.T

@@ -69,9 +69,7 @@ class StopConverged:
         runner.should_stop = converged(self.looks)
 
     def restore(self) -> int:
-        """Restore the state with the best held-out ELBO, if rows are held out; returns the epoch
-        that it is from.
-        """
+        """Restore the state with the best held-out ELBO, if there is one; returns its epoch."""
         if self.held_out is None:
             return self.run.epoch
         self.run.loss.load_state_dict(self.state)

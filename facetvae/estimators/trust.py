@@ -16,6 +16,7 @@ from sklearn.covariance import LedoitWolf
 from sklearn.metrics import adjusted_rand_score
 from sklearn.model_selection import train_test_split
 
+from facetvae.estimators.counts import shuffled_columns
 from facetvae.estimators.gaps import fitted_fill
 from facetvae.table_rules.rows import has_missing
 from inference.markdown import table
@@ -138,10 +139,4 @@ def _shuffled(X: Any, seed: int) -> Any:
         columns = (nw.from_native(each, series_only=True) for _, each in native_columns(X))
         drawn = (each[rng.permutation(len(each)).tolist()].to_native() for each in columns)
         return replaced(X, {i: getattr(each, "array", each) for i, each in enumerate(drawn)})
-    if not issparse(X):
-        return rng.permuted(np.asarray(X), axis=0)
-    shuffled = X.tocsc(copy=True)
-    for start, end in zip(shuffled.indptr, shuffled.indptr[1:], strict=False):
-        shuffled.indices[start:end] = rng.choice(shuffled.shape[0], end - start, replace=False)
-    shuffled.has_sorted_indices = False
-    return shuffled.tocsr()
+    return shuffled_columns(X, rng).tocsr() if issparse(X) else rng.permuted(np.asarray(X), axis=0)

@@ -113,10 +113,7 @@ def open_run(
 
 
 def fitting(x: np.ndarray, x_shape: tuple[int, ...]) -> np.ndarray:
-    """Data in the model's shape.
-
-    :raises ValueError: if they are of another.
-    """
+    """Data in the model's shape; an error if they are of another."""
     if x.ndim > 1 and len(x) and np.prod(x.shape[1:]) == np.prod(x_shape):
         return x.reshape(-1, *x_shape)
     raise ValueError(
@@ -177,10 +174,7 @@ def check_file(path: Path) -> None:
 
 
 def read_array(path: Path) -> np.ndarray:
-    """An array in its file, whose numbers are read when they are used; never code.
-
-    :raises ValueError: if there is none, or it is a single number.
-    """
+    """An array in its file, whose numbers are read when they are used; never code, or a number."""
     check_file(path)
     try:
         with np.errstate(all="raise"):
@@ -195,10 +189,7 @@ def read_array(path: Path) -> np.ndarray:
 
 
 def read_names(path: Path) -> list[str]:
-    """The lines of a file, each a name.
-
-    :raises ValueError: if there is no such file, or it is not text.
-    """
+    """The lines of a file, each a name; an error if there is none, or it is not text."""
     check_file(path)
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -222,10 +213,7 @@ def named_data(run: Path, data_root: Path | None, datasets: Loaders) -> Dataset:
 
 
 def data_name(folder: Path) -> str:
-    """What a run's description, in its folder or in that of its example, says of its data.
-
-    :raises ValueError: if there is none, or it says nothing.
-    """
+    """What a run's description, in its folder or in that of its example, says of its data."""
     places = (folder.resolve(), *folder.resolve().parents[:LEVELS_UP])
     files = [place / "run.json" for place in places if (place / "run.json").is_file()]
     try:

@@ -5,8 +5,7 @@ Posteriors are computed once, for all data, so that a query needs one decoder pa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,9 +104,7 @@ class Explorer:
         return list(self.model.priors)
 
     def choices(self, facet: str) -> list[int]:
-        """The choices for a facet's draws: its clusters, the largest first; if it has none, the
-        labels that the decoder reads; or nothing.
-        """
+        """What to draw of a facet: its clusters, the largest first, or labels of the decoder."""
         components = self.model.prior(facet).num_components
         if facet in self._proba:
             counts = np.bincount(self._proba[facet].argmax(-1), minlength=components)
@@ -142,7 +139,7 @@ class Explorer:
             )
         typicality = None  # log p(c, z) at the means, if there is such a thing
         if not isinstance(prior, ClassBlocks):
-            with self._asking():
+            with torch.no_grad(), evaluating(self.guide):
                 z = self._means[facet].to(self.model.gates)
                 typicality = prior.log_joint(z).cpu().numpy()
         labels = {name: values.astype(str) for name, values in self.labels.items()}
@@ -218,7 +215,7 @@ class Explorer:
         datum = self._decode(z, {name: each[[row]] for name, each in self._beside.items()})[0]
         if facet not in self.model.inferred or isinstance(prior, ClassBlocks):
             return datum, None
-        with self._asking():
+        with torch.no_grad(), evaluating(self.guide):
             return datum, prior.log_joint(z[facet]).softmax(-1)[0].cpu().numpy()
 
     def samples(
@@ -256,23 +253,16 @@ class Explorer:
                 given = {"label": self._beside["label"][row * n]}
         if choice is not None and cluster is None:
             given = {"label": torch.full((n,), choice)}
-        with self._asking(seed):
+        with seeded(seed, self.model.gates.device), torch.no_grad(), evaluating(self.guide):
             z = latents_of_cluster(self.model, facet, cluster, n, held=others)
             clusters = self.model.draw_clusters(z, facet, cluster) | inferred
             return self._decode(z, self.model.draw_given(n, facet, cluster, given) | clusters)
 
     # Helpers
 
-    @contextmanager
-    def _asking(self, seed: int | None = None) -> Iterator[None]:
-        """Answer one query at a time, with draws from ``seed`` if given."""
-        streams = nullcontext() if seed is None else seeded(seed, self.model.gates.device)
-        with torch.no_grad(), evaluating(self.guide), streams:
-            yield
-
     def _decode(self, z: Mapping[str, Tensor], beside: Mapping[str, Any]) -> np.ndarray:
         device = self.model.gates.device
-        with self._asking():
+        with torch.no_grad(), evaluating(self.guide):
             beside = {name: torch.as_tensor(each, device=device) for name, each in beside.items()}
             return self.model.decode(z, **beside).mean.cpu().numpy()
 

@@ -61,9 +61,7 @@ def build_app(explorer: Explorer, title: str, facts: Mapping[str, str]) -> Dash:
 
 
 def keep_to_itself(app: Dash) -> None:
-    """Browsers are told to ask nothing of any other place, and other sites' names for this machine
-    are refused.
-    """
+    """Browsers are to ask nothing of other places; other names of this machine are refused."""
     policy = {
         "default-src": "'none'",
         "script-src": " ".join(["'self'", *app.csp_hashes()]),
@@ -119,9 +117,7 @@ def layout(explorer: Explorer, title: str, facts: Mapping[str, str]) -> html.Div
 
 
 def inputs(explorer: Explorer) -> html.Section:
-    """Where inputs are chosen that swaps, latents and samples start from: a click makes A, and what
-    was A becomes B.
-    """
+    """Inputs that swaps, latents and samples start from: a click makes A, which becomes B."""
     last = len(explorer.x) - 1
     slots = [
         html.Div(

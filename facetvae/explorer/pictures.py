@@ -71,9 +71,7 @@ class Pictures:
 
 
 def _bars(values: np.ndarray, zero: float) -> np.ndarray:
-    """Bars from a line at ``zero``, one for each of ``[n, D]`` values in [0, 1]: ``[n, H, W,
-    3]``.
-    """
+    """Values ``[n, D]`` in [0, 1] as bars from a line at ``zero``: pictures ``[n, H, W, 3]``."""
     n, D = values.shape
     width = max(1, BARS_WIDTH // D)
     gap = int(width > 2)

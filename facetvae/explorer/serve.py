@@ -20,10 +20,7 @@ HOST = "127.0.0.1"
 
 @contextmanager
 def serving(opened: Opened, port: int) -> Iterator[BaseWSGIServer]:
-    """A server of the page, which listens, and answers once it is told to.
-
-    :raises Refused: if the port is taken.
-    """
+    """A server of the page, which listens, and answers once it is told to, or ``Refused``."""
     runner, explorer = opened.runner, opened.explorer
     facts = {
         "Model": type(runner.model).__name__,

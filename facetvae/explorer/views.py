@@ -30,9 +30,7 @@ def png(picture: np.ndarray) -> str:
 
 
 def strip(pictures: np.ndarray, columns: int) -> html.Img:
-    """Pictures ``[n, H, W]`` or ``[n, H, W, 3]`` in a row of ``columns``, a line of ground between
-    them.
-    """
+    """Pictures ``[n, H, W]`` or ``[n, H, W, 3]`` in a row of ``columns``, with lines between."""
     width = pictures.shape[2] + 1
     row = np.full((pictures.shape[1], columns * width, *pictures.shape[3:]), 255, np.uint8)
     for j, picture in enumerate(pictures[:columns]):
