@@ -31,10 +31,8 @@ Labels = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Dataset:
-    """Images ``[N, *x_shape]`` of both splits, and what is known of them: integer labels ``[N]`` by
-    factor.
-
-    ``image_shape`` is for drawing: ``(H, W)`` or ``(C, H, W)``.
+    """Images ``[N, *x_shape]`` of both splits, their integer labels ``[N]`` by factor, and the
+    ``image_shape`` in which to draw one: ``(H, W)`` or ``(C, H, W)``.
     """
 
     name: str
@@ -70,8 +68,7 @@ def digits(root: str | Path | None = None, seed: int = 0) -> Dataset:
 
 
 def mnist(root: str | Path | None = None) -> Dataset:
-    """MNIST from ``root`` (or the environment variable FACETVAE_DATA) in torchvision's layout, as
-    uint8.
+    """MNIST, uint8, in torchvision's layout, from ``root`` (or the environment's FACETVAE_DATA).
 
     :raises FileNotFoundError: if it is not there, saying what is needed.
     """
@@ -102,9 +99,7 @@ def _idx_files(name: str, label: str, root: str | Path | None) -> Dataset:
 
 
 def _idx_split(raw: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
-    """Images ``[N, 784]`` and labels ``[N]`` in idx files: two zeros, the type (8 for bytes), the
-    number of axes, their lengths, and the values.
-    """
+    """Images ``[N, 784]`` and labels ``[N]`` of idx files: 0, 0, 8 (bytes), axes, lengths, data."""
     found = []
     for what in ("images-idx3", "labels-idx1"):
         data = (raw / f"{split}-{what}-ubyte").read_bytes()

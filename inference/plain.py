@@ -115,10 +115,7 @@ class PlainGuide(FacetGuide):
         self(x, *args, **options)
 
     def adopt(self, x: Tensor, given: Any) -> None:
-        """Call both programs, and take the parameters that they have then.
-
-        :raises ValueError: see :func:`plain_programs`.
-        """
+        """Call both programs, and take their parameters; errors are :func:`plain_programs`'s."""
         dtype = x.dtype if x.is_floating_point() else torch.get_default_dtype()
         self.model.register_buffer("gates", torch.ones(0, dtype=dtype))
         self.model.x_shape = tuple(x.shape[1:])

@@ -44,11 +44,7 @@ ROWS_PER_CATEGORY = 2
 
 @dataclass(frozen=True)
 class _Column:
-    """A column, and what it says of groups of rows.
-
-    :ivar name: its name.
-    :ivar values: ``[N]`` numbers, or codes of categories; NaN in gaps.
-    """
+    """A column's numbers ``[N]``, or codes, NaN in gaps, and what these say of groups of rows."""
 
     name: str
     values: np.ndarray
@@ -90,10 +86,7 @@ class Numbers(_Column):
 
 @dataclass(frozen=True)
 class Categories(_Column):
-    """Categories, of which the same is told.
-
-    :ivar levels: their names, in the order of their codes.
-    """
+    """Categories, whose ``levels`` are their names in the order of the codes."""
 
     kind: ClassVar[str] = "categories"
     levels: tuple[str, ...] = ()

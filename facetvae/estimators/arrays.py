@@ -58,6 +58,7 @@ class View:
     """Encoded data as a start sees them: complete numbers.
 
     :ivar gaps: what fills gaps, of a table of numbers that has any.
+    :ivar dims: principal components to look for facets in; ``None`` for those beyond chance.
 
     :cvar linear: whether encoders read these numbers themselves.
     """
@@ -65,11 +66,7 @@ class View:
     linear: ClassVar[bool] = True
 
     gaps: FactorFill | None = field(default=None, kw_only=True)
-
-    @property
-    def dims(self) -> int | None:
-        """Principal components to look for facets in; ``None`` for those beyond chance."""
-        return None
+    dims: int | None = field(default=None, kw_only=True)
 
     def numbers(self, x: np.ndarray) -> np.ndarray:
         """Complete numbers ``[N, F]``."""
@@ -177,9 +174,7 @@ class Reader:
                 )
         return plain_table(X)
 
-    def encoding(
-        self, X: np.ndarray, likelihood: Likelihood | None, rows: np.ndarray | None = None
-    ) -> Encoding:
+    def encoding(self, X: np.ndarray, likelihood: Likelihood | None, rows: Any = None) -> Encoding:
         """How checked training data are converted; of ``rows`` ``[N]``, by default all."""
         return encoding_of(X, likelihood, rows, self.as_columns)
 

@@ -23,7 +23,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from facetvae.estimators.arrays import Reader, View, real_numbers
 from facetvae.estimators.defaults import FADE, Lengths, default_batch_size, default_dims
 from facetvae.estimators.encoding import Encoding, EncodingModule, representable
-from facetvae.estimators.posteriors import Reads
 from facetvae.estimators.training import bound
 from facetvae.table_rules.outliers import has_all_variance
 from facetvae.table_rules.rows import has_missing, in_parts, is_missing, parts
@@ -175,10 +174,7 @@ class FacetEstimator(BaseEstimator):
     def _chosen(
         self, x: np.ndarray, dim: int, network: Architecture, view: View | None = None
     ) -> Chosen:
-        """The user's settings, and for the rest those chosen from the data.
-
-        :param view: how a start sees them, if that matters.
-        """
+        """The user's settings, and for the rest those chosen from the data, seen by ``view``."""
         view = View() if view is None else view
         likelihood, batch_size = self.likelihood, self.batch_size
         if self._architecture is not None:
@@ -265,7 +261,7 @@ class FacetEstimator(BaseEstimator):
         if self.verbose:
             say(f"{type(self).__name__} {phase}")
 
-    def _precise(self) -> Reads:
+    def _precise(self) -> Any:
         """What rows are read by: the guide in float64, where the device has it, since in float32
         a row's result would depend on the number of rows in a call.
         """

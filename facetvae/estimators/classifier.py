@@ -102,22 +102,15 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probability of each of ``classes_``: ``[N, L]``."""
-        x = self.encode(X)
-        guide = self._precise()
-        assert isinstance(guide, ClassifierGuide)
-        return guide.predict_proba(x)["class"]
+        x = self.encode(X)  # which says so if nothing was fitted
+        return self._precise().predict_proba(x)["class"]
 
     def export(self, path: str | Path, *, dtype: torch.dtype = torch.float32) -> None:
         """Write :meth:`predict_proba`, with the means of the latents, as a program that runs
-        without this library; see ``MultiFacetClustering.export``.
+        without this library; arguments and errors are those of ``MultiFacetClustering.export``.
 
         ``["class"]["probabilities"]`` of its result are of ``classes_``, which the file
         ``about.json`` in it lists.
-
-        :param path: the file, which ends in ``.pt2``.
-        :param dtype: what the networks compute in, ``torch.float32`` or ``torch.float64``.
-        :raises ValueError: if the path has another ending or lies in no folder, or ``dtype`` is
-            neither.
         """
         check_is_fitted(self)
         self._export(path, dtype, about={"classes": plain_values(self.classes_)})

@@ -670,13 +670,11 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         gaps = self.encoding_.of_columns and bool(self.encoding_.missing)
         return gaps and len(rows_with_gaps(x)) * x[:1].size <= MOST_IMPROVED
 
-    def _reading(self, guide: Reads) -> Reads:
+    def _reading(self, guide: FacetGuide) -> Reads:
         """What rows are read by: the fitted guide, or one that improves what it finds."""
-        if self.settings_["start"] == ViewStrategy.__name__ and isinstance(guide, FacetGuide):
+        if self.settings_["start"] == ViewStrategy.__name__:
             return AtCenters(guide)
-        if self.settings_.get("refined") and isinstance(guide, FacetGuide):
-            return ImprovedInGaps(guide)
-        return guide
+        return ImprovedInGaps(guide) if self.settings_.get("refined") else guide
 
     def _precise(self) -> Reads:
         return self._reading(super()._precise())
@@ -719,10 +717,7 @@ class FacetClustering(ClusterMixin, TransformerMixin, BaseEstimator):
     random_state: RandomState = None
 
     def fit(self, X: Any, y: Any = None, *, labels: Any = None) -> FacetClustering:
-        """Fit a clone of ``estimator``; see :meth:`MultiFacetClustering.fit`.
-
-        :raises ValueError: before training, if something does not fit.
-        """
+        """Fit a clone of ``estimator``; errors are those of :meth:`MultiFacetClustering.fit`."""
         estimator = clone(self._template())
         if self.random_state is not None:
             estimator.set_params(random_state=self.random_state)
@@ -749,17 +744,14 @@ class FacetClustering(ClusterMixin, TransformerMixin, BaseEstimator):
     def transform(self, X: Any) -> np.ndarray:
         """Means of the facet's latents ``[N, d]``."""
         fitted = self._fitted()
-        return fitted._features(fitted._later_data(X), fitted.facet_names_)[:, self._columns()]
+        return fitted._features(fitted._later_data(X), [self.name_])
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
         """Names of the columns of :meth:`transform`, whatever ``input_features`` are."""
-        return self._fitted().get_feature_names_out()[self._columns()]
+        return self._fitted()._feature_names([self.name_])
 
     def describe(self, X: Any, metadata: Any = None, **options: Any) -> FacetDescription:
-        """What the facet is about; see :meth:`MultiFacetClustering.describe`.
-
-        :raises ValueError: if rows or columns do not fit.
-        """
+        """What the facet is about; see :meth:`MultiFacetClustering.describe`, also for errors."""
         return self._fitted().describe(self.facet_, X, metadata, **options)
 
     def score(self, X: Any, y: Any = None) -> float:
@@ -790,10 +782,6 @@ class FacetClustering(ClusterMixin, TransformerMixin, BaseEstimator):
     def _template(self) -> MultiFacetClustering:
         default = MultiFacetClustering(1) if self.estimator is None else self.estimator
         return check_kind("estimator", default, MultiFacetClustering, "a MultiFacetClustering")
-
-    def _columns(self) -> slice:
-        dims = [prior.dim for prior in self.estimator_.runner_.model.priors.values()]
-        return slice(sum(dims[: self.facet_]), sum(dims[: self.facet_ + 1]))
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "estimator_")

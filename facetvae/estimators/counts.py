@@ -196,9 +196,7 @@ class CountsReader(Reader):
             return X.astype(float) if X.dtype == np.longdouble else X
         return sparse_rows(X).tocsr() if is_sparse(X) else plain_table(X)
 
-    def encoding(
-        self, X: Any, likelihood: Likelihood | None, rows: np.ndarray | None = None
-    ) -> Encoding:
+    def encoding(self, X: Any, likelihood: Likelihood | None, rows: Any = None) -> Encoding:
         self._check(X, DirichletMultinomial() if likelihood is None else likelihood)
         if likelihood is None:
             _warn_of_one_hot(X)

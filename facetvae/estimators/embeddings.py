@@ -7,6 +7,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 from math import log, pi
+from typing import Any
 
 import numpy as np
 from sklearn.decomposition import PCA
@@ -92,17 +93,10 @@ def embedding_encoding(X: np.ndarray) -> EmbeddingEncoding:
 
 @dataclass(frozen=True)
 class EmbeddingView(View):
-    """Components in the embeddings' own proportions, all of which are looked at.
-
-    :ivar scale: deviation of each component ``[p]``.
-    """
+    """Components with their own deviations (``scale`` ``[p]``), all of which are looked at."""
 
     linear = False
     scale: np.ndarray
-
-    @property
-    def dims(self) -> int | None:
-        return len(self.scale)
 
     def numbers(self, x: np.ndarray) -> np.ndarray:
         return x * (self.scale / self.scale[0])
@@ -112,13 +106,11 @@ class EmbeddingView(View):
 class EmbeddingReader(Reader):
     """Rows of length one: read as leading principal components, and returned with length one."""
 
-    def encoding(
-        self, X: np.ndarray, likelihood: Likelihood | None, rows: np.ndarray | None = None
-    ) -> Encoding:
+    def encoding(self, X: np.ndarray, likelihood: Likelihood | None, rows: Any = None) -> Encoding:
         return embedding_encoding(X)
 
     def view(self, x: np.ndarray, encoding: Encoding) -> View:
-        return EmbeddingView(encoding.scale)
+        return EmbeddingView(encoding.scale, dims=len(encoding.scale))
 
     def check_gaps(self, X: np.ndarray, encoding: Encoding, likelihood: Likelihood) -> None:
         if not (usual := of_length_one(X)).all():

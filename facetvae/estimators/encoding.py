@@ -139,7 +139,13 @@ def encoding_of(
     :param counts: which rows count ``[N]``; by default all.
     :param as_columns: whether values within bounds are real columns, too.
     """
-    _warn_of_channels_last(X.shape)
+    if X.ndim == 4 and X.shape[3] in (1, 3, 4) and min(X.shape[1:3]) > 4:
+        warnings.warn(
+            f"X of shape {X.shape} is read as [N, C, H, W], images of {X.shape[1]} channels and "
+            f"{X.shape[2]} x {X.shape[3]} pixels. If its channels are last, pass "
+            "X.transpose(0, 3, 1, 2)",
+            stacklevel=2,
+        )
     summary = _Summary(X, counts)
     values = summary.kind()
     if as_columns and values in BOUNDED:
@@ -163,16 +169,6 @@ def encoding_of(
     rows = encoding.encode(summary.some()).astype(float)
     zero = encoding.encode(np.zeros((1, *X.shape[1:])))[0].astype(float)
     return replace(encoding, unskewed=unskewed_if_better(rows, zero))
-
-
-def _warn_of_channels_last(shape: tuple[int, ...]) -> None:
-    if len(shape) == 4 and shape[3] in (1, 3, 4) and min(shape[1:3]) > 4:
-        warnings.warn(
-            f"X of shape {shape} is read as [N, C, H, W], images of {shape[1]} channels and "
-            f"{shape[2]} x {shape[3]} pixels. If its channels are last, pass "
-            "X.transpose(0, 3, 1, 2)",
-            stacklevel=2,
-        )
 
 
 class _Summary:
@@ -276,7 +272,7 @@ class EncodingModule(nn.Module):
         self.register_buffer("factor", doubles(np.ldexp(1.0, -np.asarray(encoding.exponent))))
         self.register_buffer("loc", doubles(encoding.loc))
         self.register_buffer("scale", doubles(encoding.divisor))
-        self.register_buffer("turn", None if turn is None else doubles(turn.T))
+        self.register_buffer("turn", doubles(None if turn is None else turn.T))
         self.unskewed = None if encoding.unskewed is None else UnskewedModule(encoding.unskewed)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -302,11 +298,8 @@ class UnskewedModule(nn.Module):
 
     def __init__(self, unskewed: Unskewed) -> None:
         super().__init__()
-        for name in ("power", "loc", "scale"):
+        for name in ("power", "loc", "scale", "origin"):
             self.register_buffer(name, doubles(getattr(unskewed, name)))
-        self.register_buffer(
-            "origin", None if unskewed.origin is None else doubles(unskewed.origin)
-        )
 
     def forward(self, x: Tensor) -> Tensor:
         if self.origin is not None:
@@ -318,5 +311,5 @@ class UnskewedModule(nn.Module):
         return (torch.copysign(torch.where(straight, size, bent), x) - self.loc) / self.scale
 
 
-def doubles(values: np.ndarray) -> Tensor:
-    return torch.as_tensor(np.atleast_1d(values), dtype=torch.float64)
+def doubles(values: np.ndarray | None) -> Tensor | None:
+    return None if values is None else torch.as_tensor(np.atleast_1d(values)).double()

@@ -56,10 +56,7 @@ FEWEST_IDS, PAIRS_OF_IDS = 100, 20
 
 @dataclass(frozen=True)
 class Column:
-    """A column of numbers, as they are.
-
-    :ivar whole: whether its numbers are whole, so that imputed ones are rounded.
-    """
+    """A column of numbers, as they are; imputed ones are rounded if these are ``whole``."""
 
     held: ClassVar[str] = "numbers"
 
@@ -110,10 +107,7 @@ class TruthColumn(Column):
 
 @dataclass(frozen=True)
 class ConstantColumn(Column):
-    """A column of one value, which tells nothing: later rows are read as if they had it.
-
-    :ivar value: in the training data.
-    """
+    """A column of one value, which tells nothing: later rows are read as if they had it."""
 
     value: float = 0.0
 
@@ -123,10 +117,7 @@ class ConstantColumn(Column):
 
 @dataclass(frozen=True)
 class CodedColumn(Column):
-    """A column of categories.
-
-    :ivar levels: those that rows of the training data have, in the order of their codes.
-    """
+    """A column of categories: those of the training data (``levels``), in the order of codes."""
 
     levels: tuple[Any, ...] = ()
 
@@ -163,10 +154,7 @@ class CodedColumn(Column):
 
 @dataclass(frozen=True)
 class NumberedColumn(CodedColumn):
-    """A column of few numbers, each of which is a category.
-
-    :ivar exact: whether others are no categories, and not read as the nearest of these.
-    """
+    """A column of few numbers, each a category; others are read as the nearest if not ``exact``."""
 
     exact: bool = False
 
@@ -225,9 +213,7 @@ class FrameReader(Reader):
             )
         return frame_like(X, {c.name: c.codes(given[c.name]) for c in self.columns})
 
-    def encoding(
-        self, X: np.ndarray, likelihood: Likelihood | None, rows: np.ndarray | None = None
-    ) -> Encoding:
+    def encoding(self, X: np.ndarray, likelihood: Likelihood | None, rows: Any = None) -> Encoding:
         """Codes stay as they are; columns are standardized in their likelihoods."""
         missing = float(is_missing(X).mean())
         return Encoding("columns", X.shape[1:], np.zeros(1), np.ones(1), missing)

@@ -115,10 +115,8 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
         return self._bound(X, group=_groups(groups, len(X)))
 
     def impute(self, X: Any, *, groups: Any = None) -> Any:
-        """``X`` with each missing entry replaced by its mean given the observed entries of its
-        group, in the user's units; see ``MultiFacetClustering.impute``.
-
-        :param X: ``[N, ...]``, NaN where missing.
+        """``X`` ``[N, ...]`` with each missing entry (NaN) replaced by its mean given the observed
+        entries of its group, in the user's units; see ``MultiFacetClustering.impute``.
         """
         x = self._later_data(X)
         return self.reader_.returned(self._filled(x, group=_groups(groups, len(x))), X)

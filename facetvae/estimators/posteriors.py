@@ -109,9 +109,7 @@ def log_joints(guide: Reads, x: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def most_probable(guide: Reads, x: np.ndarray, numbers: Sequence[int] = ()) -> np.ndarray:
-    """The most probable component of each facet's mixture ``[N, J]``, of its first ones if there
-    are ``numbers``.
-    """
+    """The most probable component of each facet ``[N, J]``, of its first ``numbers`` if given."""
 
     def of_part(part: np.ndarray) -> np.ndarray:
         found = zip_longest(log_joints(guide, part).values(), numbers)

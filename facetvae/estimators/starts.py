@@ -29,11 +29,7 @@ class UnstableFacetWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Start:
-    """One fit.
-
-    :ivar counts: each facet's number of clusters.
-    :ivar ended: how its training ended, in words.
-    """
+    """One fit, with each facet's number of clusters, and how its training ended, in words."""
 
     strategy: FitStrategy
     counts: Mapping[str, ClusterCount]

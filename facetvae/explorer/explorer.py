@@ -59,6 +59,9 @@ class Explorer:
         of a :class:`~ppl_models.columns.Columns`, if that is the likelihood.
     :raises ValueError: if data, labels, names or other inputs do not fit.
 
+    :ivar facets: names of the facets, shallow to deep.
+    :ivar num_classes: how many labels the decoder distinguishes; 0 if it reads none.
+
     Example:
         >>> import numpy as np
         >>> from facetvae import GaussianMixture, SharedMLP, VaDE, VaDEGuide
@@ -80,6 +83,8 @@ class Explorer:
     ) -> None:
         check_guide(guide)
         self.guide, self.model, self.x = guide, guide.model, np.asarray(x)
+        self.facets, reads_labels = list(self.model.priors), "label" in self.model.decodes
+        self.num_classes = int(getattr(self.model, "num_classes", 0)) if reads_labels else 0
         self.labels = {name: np.asarray(values) for name, values in (labels or {}).items()}
         for name, values in self.labels.items():
             if values.shape != (len(self.x),):
@@ -98,11 +103,6 @@ class Explorer:
 
     # Contents
 
-    @property
-    def facets(self) -> list[str]:
-        """Names of the facets, shallow to deep."""
-        return list(self.model.priors)
-
     def choices(self, facet: str) -> list[int]:
         """What to draw of a facet: its clusters, the largest first, or labels of the decoder."""
         components = self.model.prior(facet).num_components
@@ -110,11 +110,6 @@ class Explorer:
             counts = np.bincount(self._proba[facet].argmax(-1), minlength=components)
             return np.argsort(-counts, kind="stable").tolist()
         return list(range(components if self._has_components(facet) else self.num_classes))
-
-    @property
-    def num_classes(self) -> int:
-        """How many labels the decoder distinguishes; 0 if it reads none."""
-        return int(getattr(self.model, "num_classes", 0)) if "label" in self.model.decodes else 0
 
     def _has_components(self, facet: str) -> bool:
         clustered = facet in self.model.mixtures or facet in self.model.inferred

@@ -36,11 +36,7 @@ MAX_BYTES = 256 * 1024
 
 
 def build_app(explorer: Explorer, title: str, facts: Mapping[str, str]) -> Dash:
-    """The page as an application that serves all it needs itself.
-
-    :param title: the run's name.
-    :param facts: what is said of the run beside its name.
-    """
+    """The page of a run of this name, with ``facts`` on it; it serves all that it needs itself."""
     app = Dash(
         __name__,
         title=f"{title} - FacetVAE",

@@ -141,10 +141,7 @@ def is_image(shape: Sequence[int]) -> bool:
 
 
 def check_image_shape(image_shape: Any, x_shape: Sequence[int]) -> tuple[int, ...]:
-    """The shape in which a datum of shape ``x_shape`` is drawn.
-
-    :raises ValueError: if it is no image's, or has another number of entries.
-    """
+    """The shape to draw a datum in; an error if it is no image's of ``x_shape``'s entries."""
     shape = check_counts("image_shape", image_shape, "(28, 28)")
     if not is_image(shape) or prod(shape) != prod(x_shape):
         raise ValueError(
@@ -157,10 +154,8 @@ def check_image_shape(image_shape: Any, x_shape: Sequence[int]) -> tuple[int, ..
 def image_shape_of(
     guide: FacetGuide, image_shape: Sequence[int] | None, **counts: Any
 ) -> tuple[int, ...]:
-    """The shape in which a datum of this guide's model is drawn.
-
-    :param counts: numbers of rows, columns and the like, which are also validated.
-    :raises ValueError: if the shape does not fit, or a count is below 1.
+    """The shape in which a datum of this guide's model is drawn; an error if it does not fit, or
+    one of the ``counts``, of rows, columns and the like, is below 1.
     """
     check_guide(guide)
     for name, value in counts.items():

@@ -53,14 +53,13 @@ def cluster_gallery(
 
     Example:
         >>> import numpy as np
-        >>> from facetvae import MFCVAE, GaussianMixture, MLPLadder, VaDEGuide
+        >>> from facetvae import GaussianMixture, SharedMLP, VaDE, VaDEGuide
         >>> from inference.figures import cluster_gallery
-        >>> facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 2)}
-        >>> guide = VaDEGuide(MFCVAE((1, 8, 8), facets, network=MLPLadder((8, 8))))
+        >>> guide = VaDEGuide(VaDE((1, 8, 8), GaussianMixture(3, 2), network=SharedMLP((8,))))
         >>> x = np.random.default_rng(0).random((20, 1, 8, 8))
-        >>> figure = cluster_gallery(guide, x, "digit", columns=5)
+        >>> figure = cluster_gallery(guide, x, "cluster", columns=5)
         >>> figure.get_suptitle()
-        'digit: the data that each cluster is surest of'
+        'cluster: the data that each cluster is surest of'
     """
     x = np.asarray(x)
     shape = image_shape_of(guide, image_shape, columns=columns, max_clusters=max_clusters)
@@ -145,14 +144,13 @@ def cluster_samples(
 
     Example:
         >>> import numpy as np
-        >>> from facetvae import MFCVAE, GaussianMixture, MLPLadder, VaDEGuide
+        >>> from facetvae import GaussianMixture, SharedMLP, VaDE, VaDEGuide
         >>> from inference.figures import cluster_samples
-        >>> facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 2)}
-        >>> guide = VaDEGuide(MFCVAE((1, 8, 8), facets, network=MLPLadder((8, 8))))
+        >>> guide = VaDEGuide(VaDE((1, 8, 8), GaussianMixture(3, 2), network=SharedMLP((8,))))
         >>> x = np.random.default_rng(0).random((20, 1, 8, 8))
-        >>> figure = cluster_samples(guide, x, "digit", columns=5, temperature=0.5)
+        >>> figure = cluster_samples(guide, x, "cluster", columns=5, temperature=0.5)
         >>> figure.get_suptitle()
-        'digit: samples of each cluster, temperature 0.5'
+        'cluster: samples of each cluster, temperature 0.5'
     """
     shape = image_shape_of(guide, image_shape, columns=columns, max_clusters=max_clusters)
     order, _, _ = _ranked_clusters(guide, x, facet, max_clusters)
@@ -197,12 +195,11 @@ def facet_draws(
 
     Example:
         >>> import numpy as np
-        >>> from facetvae import MFCVAE, GaussianMixture, MLPLadder, VaDEGuide
+        >>> from facetvae import GaussianMixture, SharedMLP, VaDE, VaDEGuide
         >>> from inference.figures import facet_draws
-        >>> facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 2)}
-        >>> guide = VaDEGuide(MFCVAE((1, 8, 8), facets, network=MLPLadder((8, 8))))
+        >>> guide = VaDEGuide(VaDE((1, 8, 8), GaussianMixture(3, 2), network=SharedMLP((8,))))
         >>> x = np.random.default_rng(0).random((20, 1, 8, 8))
-        >>> figure = facet_draws(guide, x, "digit", rows=2, columns=3)
+        >>> figure = facet_draws(guide, x, "cluster", rows=2, columns=3)
         >>> len(figure.axes[0].get_yticks())  # a row for each sample
         2
     """
@@ -246,14 +243,13 @@ def facet_swaps(
 
     Example:
         >>> import numpy as np
-        >>> from facetvae import MFCVAE, GaussianMixture, MLPLadder, VaDEGuide
+        >>> from facetvae import GaussianMixture, SharedMLP, VaDE, VaDEGuide
         >>> from inference.figures import facet_swaps
-        >>> facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 2)}
-        >>> guide = VaDEGuide(MFCVAE((1, 8, 8), facets, network=MLPLadder((8, 8))))
+        >>> guide = VaDEGuide(VaDE((1, 8, 8), GaussianMixture(3, 2), network=SharedMLP((8,))))
         >>> x = np.random.default_rng(0).random((20, 1, 8, 8))
-        >>> figure = facet_swaps(guide, x, "digit", pairs=2)
+        >>> figure = facet_swaps(guide, x, "cluster", pairs=2)
         >>> [text.get_text() for text in figure.axes[0].get_yticklabels()]
-        ['datum', 'reconstruction', "with the other's digit"]
+        ['datum', 'reconstruction', "with the other's cluster"]
     """
     shape = image_shape_of(guide, image_shape, pairs=pairs)
     guide.model.prior(facet)  # which refuses an unknown one
@@ -345,14 +341,10 @@ def _clustered(guide: FacetGuide) -> list[str]:
 def _ranked_clusters(
     guide: FacetGuide, x: ArrayLike, facet: str, most: int = MAX_CLUSTERS
 ) -> tuple[list[int], np.ndarray, np.ndarray]:
-    """Clusters with data, the surest first, ``most`` at most; each datum's cluster and its
-    probability ``[N]``.
-    """
-    guide.model.prior(facet)  # which refuses an unknown one
-    if facet not in guide.model.inferred or guide.model.inferred[facet].num_components == 1:
-        raise ValueError(
-            f"facet {facet!r} has no clusters to draw: its prior is {guide.model.prior(facet)}"
-        )
+    """The surest clusters with data, ``most`` at most; each datum's, and how sure it is ``[N]``."""
+    prior = guide.model.prior(facet)
+    if facet not in _clustered(guide):
+        raise ValueError(f"facet {facet!r} has no clusters to draw: its prior is {prior}")
     proba = guide.predict_proba(x)[facet]
     cluster, certainty = proba.argmax(-1), proba.max(-1)
     order = sorted(np.unique(cluster).tolist(), key=lambda k: -certainty[cluster == k].mean())

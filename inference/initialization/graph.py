@@ -92,10 +92,7 @@ class NeighborGraph:
         places = self._pca.transform(rows)
         self._search = nearest_search(places, approximate)
         forms = [places, *(self._new_places(each, len(data)) for each in variants)]
-        distance, neighbor = _nearest(self._search, forms, num_neighbors)
-        self._least = _least_scale(distance)
-        self._last = distance[:, -1].clip(self._least)
-        self.weights = symmetric(edge_weights(distance, neighbor, self._last, self._last))
+        self.weights, self._last, self._least = _joined(self._search, forms, num_neighbors)
 
     def __len__(self) -> int:
         return self.weights.shape[0]
@@ -170,12 +167,8 @@ def edge_weights(
     scale_of_neighbors: np.ndarray,
     columns: int | None = None,
 ) -> csr_matrix:
-    """Weights of edges from M data to their neighbors, ``[M, columns]``, at most 1.
-
-    :param distance: of the neighbors ``[M, k]``.
-    :param neighbor: their numbers ``[M, k]``.
-    :param scale: sigma of the data ``[M]``.
-    :param scale_of_neighbors: sigma of the data among which the neighbors are.
+    """Weights of edges from M data to their neighbors ``[M, columns]``, at most 1, by distances and
+    numbers of these ``[M, k]``, and sigma of the data ``[M]`` and of those that have the neighbors.
     """
     number, k = distance.shape
     weight = np.exp(-(distance / scale[:, None]) * (distance / scale_of_neighbors[neighbor]))
@@ -186,21 +179,21 @@ def edge_weights(
 
 def neighbor_weights(places: np.ndarray, num_neighbors: int) -> csr_matrix:
     """Symmetric weights ``[N, N]`` of the edges between data at these places ``[N, d]``."""
-    search = nearest_search(places, None)
-    distance, neighbor = _nearest(search, [places], num_neighbors)
-    scale = distance[:, -1].clip(_least_scale(distance))
-    return symmetric(edge_weights(distance, neighbor, scale, scale))
+    return _joined(nearest_search(places, None), [places], num_neighbors)[0]
 
 
-def symmetric(one_way: csr_matrix) -> csr_matrix:
-    """Each edge with the mean of its weights in both directions."""
-    return (one_way + one_way.T) / 2
-
-
-def _least_scale(distance: np.ndarray) -> float:
-    """Of distances from last neighbors: data that coincide would be cut off at 0."""
+def _joined(
+    search: NearestNeighbors | CellSearch, forms: Sequence[np.ndarray], number: int
+) -> tuple[csr_matrix, np.ndarray, float]:
+    """Weights of edges, the mean of both directions' ``[N, N]``; each datum's distance from its
+    last neighbor ``[N]``, and the least of these, as data that coincide would be cut off at 0.
+    """
+    distance, neighbor = _nearest(search, forms, number)
     last = distance[:, -1]
-    return LEAST_SCALE * float(np.median(last[last > 0])) if last.any() else 1.0
+    least = LEAST_SCALE * float(np.median(last[last > 0])) if last.any() else 1.0
+    last = last.clip(least)
+    one_way = edge_weights(distance, neighbor, last, last)
+    return (one_way + one_way.T) / 2, last, least
 
 
 def _nearest(
@@ -209,10 +202,8 @@ def _nearest(
     number: int,
     themselves: bool = True,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Distances and numbers ``[N, number]`` of the data that are nearest to any form of each.
-
-    :param themselves: whether the forms are of the data among which is searched: none is its own
-        neighbor.
+    """Distances and numbers ``[N, number]`` of the data that are nearest to any form of each; none
+    is its own neighbor, where the forms are of ``themselves``.
     """
     found = [search.kneighbors(each, number + themselves) for each in forms]
     distance, neighbor = (np.concatenate(each, 1) for each in zip(*found, strict=True))
@@ -239,10 +230,8 @@ def spectral_clusters(affinity: csr_matrix, num_clusters: int, seed: int) -> np.
 def leading_eigenvectors(
     affinity: csr_matrix, number: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The largest eigenvalues and eigenvectors of the normalized affinity.
-
-    scikit-learn's ``SpectralClustering`` finds the same ones by factorizing the matrix, so it is
-    not used here.
+    """The largest eigenvalues and eigenvectors of the normalized affinity, which scikit-learn's
+    ``SpectralClustering`` finds by factorizing it.
     """
     degree = affinity.sum(1).A1
     root = diags((degree + REGULARIZER * degree.mean()) ** -0.5)

@@ -187,12 +187,11 @@ def likeliest_strength(graph: NeighborGraph, q: np.ndarray, log_weights: np.ndar
     :param log_weights: of the clusters without neighbors ``[K]``, nats.
     """
     counts = graph.counts(q)
-    own = (q * counts).sum(1).mean()
+    own, bounds = (q * counts).sum(1).mean(), (0.0, MOST_STRENGTH)
 
     def minus_log_likelihood(strength: float) -> float:
         return float(logsumexp(log_weights + strength * counts, 1).mean() - strength * own)
 
-    bounds = (0.0, MOST_STRENGTH)
     return float(minimize_scalar(minus_log_likelihood, bounds=bounds, method="bounded").x)
 
 
@@ -202,10 +201,7 @@ def _posteriors(
     graphs: Mapping[str, NeighborGraph],
     learn_strength: bool,
 ) -> dict[str, np.ndarray]:
-    """Probabilities of the clusters ``[N, K]`` under the posterior of all.
-
-    :param alone: log-probabilities without neighbors ``[N, K]`` by facet.
-    """
+    """Probabilities of clusters ``[N, K]`` by facet, from logs of those without neighbors."""
     found = {}
     for name, graph in graphs.items():
         prior = _prior(guide, name)

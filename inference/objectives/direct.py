@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -67,17 +66,15 @@ class Direct_ELBO(ELBO):
         self, model: Any, guide: Any, args: tuple, kwargs: dict
     ) -> Iterator[tuple[Trace, Trace]]:
         for _ in range(self.num_particles):
-            with self._while_guiding():
-                guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
+            guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
             replayed = poutine.replay(model, trace=guide_trace)
             model_trace = poutine.trace(replayed).get_trace(*args, **kwargs)
             for trace in (guide_trace, model_trace):
-                _score(trace)
+                for _, site in site_densities(trace):  # as Trace.compute_log_prob, without sums
+                    density = site["fn"].log_prob(site["value"], *site["args"], **site["kwargs"])
+                    site["unscaled_log_prob"] = density
+                    site["log_prob"] = scale_and_mask(density, site["scale"], site["mask"])
             yield model_trace, guide_trace
-
-    def _while_guiding(self) -> AbstractContextManager:
-        """The context in which the guide runs."""
-        return nullcontext()
 
 
 def site_densities(trace: Trace) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -90,12 +87,3 @@ def site_densities(trace: Trace) -> Iterator[tuple[str, dict[str, Any]]]:
 def densities(trace: Trace) -> Iterator[Tensor]:
     """Log-densities of all sites, scaled by the sites' weights."""
     return (site["log_prob"] for _, site in site_densities(trace))
-
-
-def _score(trace: Trace) -> None:
-    """Write into the sites what ``Trace.compute_log_prob`` does, but for their sums."""
-    for _, site in site_densities(trace):
-        site["unscaled_log_prob"] = site["fn"].log_prob(
-            site["value"], *site["args"], **site["kwargs"]
-        )
-        site["log_prob"] = scale_and_mask(site["unscaled_log_prob"], site["scale"], site["mask"])

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -33,11 +32,10 @@ class GuideEnum_ELBO(Direct_ELBO, TraceEnum_ELBO):
 
     Example:
         >>> import torch
-        >>> from facetvae import GaussianMixture, GuideEnum_ELBO, Loss, SharedMLP, VaDE, VaDEGuide
-        >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
-        >>> guide = VaDEGuide(model)
+        >>> from facetvae import GaussianMixture, GuideEnum_ELBO, Loss, VaDE, VaDEGuide
+        >>> guide = VaDEGuide(VaDE((6,), GaussianMixture(3, 2)))
         >>> objective = GuideEnum_ELBO(max_plate_nesting=guide.max_plate_nesting)
-        >>> Loss(model, guide, objective)(torch.zeros(5, 6)).shape
+        >>> Loss(guide.model, guide, objective)(torch.zeros(5, 6)).shape
         torch.Size([])
     """
 
@@ -48,8 +46,11 @@ class GuideEnum_ELBO(Direct_ELBO, TraceEnum_ELBO):
     def _get_trace(self, model: Any, guide: Any, args: tuple, kwargs: dict) -> tuple[Trace, Trace]:
         return TraceEnum_ELBO._get_trace(self, model, guide, args, kwargs)
 
-    def _while_guiding(self) -> AbstractContextManager:
-        return _EnumerateSites(first_dim=-1 - self.max_plate_nesting)
+    def _unchecked_traces(
+        self, model: Any, guide: Any, args: tuple, kwargs: dict
+    ) -> Iterator[tuple[Trace, Trace]]:
+        enumerating = _EnumerateSites(first_dim=-1 - self.max_plate_nesting)
+        return super()._unchecked_traces(model, enumerating(guide), args, kwargs)
 
 
 class _EnumerateSites(Messenger):

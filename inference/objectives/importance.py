@@ -31,9 +31,8 @@ class ImportanceWeighted_ELBO(Direct_ELBO):
 
     Example:
         >>> import torch
-        >>> from facetvae import GaussianMixture, ImportanceWeighted_ELBO, Loss, MarginalGuide
-        >>> from facetvae import SharedMLP, VaDE
-        >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
+        >>> from facetvae import GaussianMixture, ImportanceWeighted_ELBO, Loss, MarginalGuide, VaDE
+        >>> model = VaDE((6,), GaussianMixture(3, 2))
         >>> loss = Loss(model, MarginalGuide(model), ImportanceWeighted_ELBO(num_draws=10))
         >>> loss(torch.zeros(5, 6)).shape
         torch.Size([])

@@ -37,15 +37,6 @@ class Suitable:
     why: str
     unsuitable: tuple[type[ELBO], ...] = ()
 
-    def check(self, guide: FacetGuide, objective: ELBO) -> None:
-        """:raises ValueError: if the objective does not suit the guide."""
-        if not isinstance(objective, self.suitable) or isinstance(objective, self.unsuitable):
-            raise ValueError(
-                f"{type(guide).__name__} {self.why.format(objective=type(objective).__name__)}: "
-                f"use {' or '.join(kind.__name__ for kind in self.suitable)}, or leave the "
-                "objective out"
-            )
-
 
 #: The suitable objectives by what a guide needs (:attr:`~guides.FacetGuide.needs`).
 SUITABLE: dict[Needs, Suitable] = {
@@ -90,16 +81,22 @@ SUITABLE: dict[Needs, Suitable] = {
 
 
 def _check_objective(objective: Any, guide: FacetGuide) -> None:
+    suits = SUITABLE[guide.needs]
     if not (
         isinstance(objective, ELBO) and callable(getattr(objective, "differentiable_loss", None))
     ):
-        suitable = SUITABLE[guide.needs].default.__name__
+        suitable = suits.default.__name__
         raise ValueError(
             "the objective must be an instance of an ELBO with a differentiable_loss, got "
             f"{objective!r}: such as {suitable}(max_plate_nesting={guide.max_plate_nesting}), "
             "or leave it out"
         )
-    SUITABLE[guide.needs].check(guide, objective)
+    if not isinstance(objective, suits.suitable) or isinstance(objective, suits.unsuitable):
+        raise ValueError(
+            f"{type(guide).__name__} {suits.why.format(objective=type(objective).__name__)}: "
+            f"use {' or '.join(kind.__name__ for kind in suits.suitable)}, or leave the "
+            "objective out"
+        )
     if objective.max_plate_nesting < guide.max_plate_nesting < inf:
         raise ValueError(
             f"{type(guide).__name__} with num_samples={guide.num_samples} has "

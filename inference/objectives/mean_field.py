@@ -30,11 +30,10 @@ class MeanField_ELBO(Direct_ELBO):
     Example:
         >>> import torch
         >>> from facetvae import AmortizedGuide, GaussianMixture, GumbelSoftmax, Loss
-        >>> from facetvae import MeanField_ELBO, SharedMLP, VaDE
-        >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
-        >>> guide = AmortizedGuide(model, discrete=GumbelSoftmax())
+        >>> from facetvae import MeanField_ELBO, VaDE
+        >>> guide = AmortizedGuide(VaDE((6,), GaussianMixture(3, 2)), discrete=GumbelSoftmax())
         >>> objective = MeanField_ELBO(max_plate_nesting=guide.max_plate_nesting)
-        >>> Loss(model, guide, objective)(torch.zeros(5, 6)).shape
+        >>> Loss(guide.model, guide, objective)(torch.zeros(5, 6)).shape
         torch.Size([])
     """
 

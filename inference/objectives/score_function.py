@@ -35,11 +35,10 @@ class ScoreFunction_ELBO(Direct_ELBO):
     Example:
         >>> import torch
         >>> from facetvae import AmortizedGuide, GaussianMixture, Loss, ScoreFunction
-        >>> from facetvae import ScoreFunction_ELBO, SharedMLP, VaDE
-        >>> model = VaDE((6,), GaussianMixture(3, 2), network=SharedMLP((8,)))
-        >>> guide = AmortizedGuide(model, discrete=ScoreFunction())
+        >>> from facetvae import ScoreFunction_ELBO, VaDE
+        >>> guide = AmortizedGuide(VaDE((6,), GaussianMixture(3, 2)), discrete=ScoreFunction())
         >>> objective = ScoreFunction_ELBO(max_plate_nesting=guide.max_plate_nesting)
-        >>> Loss(model, guide, objective)(torch.zeros(5, 6)).shape
+        >>> Loss(guide.model, guide, objective)(torch.zeros(5, 6)).shape
         torch.Size([])
     """
 
