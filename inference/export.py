@@ -22,7 +22,7 @@ from guides import FacetGuide
 from guides.base import check_guide
 from guides.families import Family
 from inference.checkpoints.atomic_files import write_atomically
-from ppl_models.given.checks import check_kind, check_one_of, check_path
+from ppl_models.given.checks import check_one_of, check_path
 from ppl_models.modes import evaluating
 
 __all__ = ["Predictions", "export_predictions", "write_program"]
@@ -126,7 +126,7 @@ def export_predictions(
     _check_exportable(guide)
     data = guide.observed(x, given)
     examples = data[torch.arange(ROWS) % len(data)]
-    ours = copy.deepcopy(guide).cpu().to(check_precision(dtype))
+    ours = copy.deepcopy(guide).cpu().to(check_one_of("dtype", dtype, PRECISIONS))
     inputs = [examples.given[name].cpu() for name in guide.reads]
     write_program(
         Predictions(ours),
@@ -157,12 +157,6 @@ def write_program(
         program = _traced(_Numbered(module, inputs), inputs)
         torch.export.save(program, file, extra_files={"about.json": json.dumps(about or {})})
     write_atomically(path, file.getvalue())
-
-
-def check_precision(dtype: Any) -> torch.dtype:
-    """:raises ValueError: if ``dtype`` is neither float32 nor float64."""
-    check_kind("dtype", dtype, torch.dtype, "torch.float32 or torch.float64")
-    return check_one_of("dtype", dtype, PRECISIONS)
 
 
 def _check_exportable(guide: FacetGuide) -> None:

@@ -304,9 +304,6 @@ def _cluster(
     }
 
 
-# As a page to read
-
-
 def columns_table(columns: Sequence[Mapping[str, Any]]) -> str:
     """A table in Markdown: what clusters explain of each column, and what it holds in each."""
     clusters = [f"cluster {each['cluster']}" for each in columns[0]["clusters"]]

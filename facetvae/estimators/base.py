@@ -27,13 +27,19 @@ from facetvae.estimators.training import bound
 from facetvae.table_rules.outliers import has_all_variance
 from facetvae.table_rules.rows import has_missing, in_parts, is_missing, parts
 from guides import FacetGuide
-from inference.export import Predictions, check_precision, write_program
+from inference.export import PRECISIONS, Predictions, write_program
 from inference.progress import say
 from inference.randomness import seeded, usable_device
 from inference.runner import SVIRunner
 from inference.schedules import Schedule
 from ppl_models import FacetModel, Likelihood
-from ppl_models.given.checks import check_count, check_kind, check_positive, check_size
+from ppl_models.given.checks import (
+    check_count,
+    check_kind,
+    check_one_of,
+    check_positive,
+    check_size,
+)
 from ppl_models.given.frames import Form, is_frame
 from ppl_models.networks import Architecture
 
@@ -175,20 +181,17 @@ class FacetEstimator(BaseEstimator):
         self, x: np.ndarray, dim: int, network: Architecture, view: View | None = None
     ) -> Chosen:
         """The user's settings, and for the rest those chosen from the data, seen by ``view``."""
-        view = View() if view is None else view
-        likelihood, batch_size = self.likelihood, self.batch_size
+        view = view or View()
         if self._architecture is not None:
             what = "an architecture, such as MLPLadder() or SharedMLP()"
             check_kind("network", self._architecture, Architecture, what)
         usable_device(self.device)
-        if likelihood is None:
-            likelihood = self.reader_.likelihood(x, self.encoding_, dim)
-        if batch_size is None:
-            batch_size = default_batch_size(len(x))
+        likelihood = self.likelihood or self.reader_.likelihood(x, self.encoding_, dim)
+        size = default_batch_size(len(x)) if self.batch_size is None else self.batch_size
         return Chosen(
             self.reader_.completed(likelihood, x, self.encoding_, view.gaps),
-            network if self._architecture is None else self._architecture,
-            check_count("batch_size", batch_size),
+            self._architecture or network,
+            check_count("batch_size", size),
             None if self.epochs is None else check_count("epochs", self.epochs),
             check_positive("learning_rate", self.learning_rate),
             drawn_seed(self.random_state),
@@ -277,7 +280,7 @@ class FacetEstimator(BaseEstimator):
     ) -> None:
         """Write the fitted guide, from the user's units on, as a program."""
         check_is_fitted(self)
-        guide = copy.deepcopy(self.runner_.guide).cpu().to(check_precision(dtype))
+        guide = copy.deepcopy(self.runner_.guide).cpu().to(check_one_of("dtype", dtype, PRECISIONS))
         module = Predictions(guide, clusters, EncodingModule(self.encoding_))
         kind = torch.uint8 if self.encoding_.values == "8-bit" else dtype
         x = torch.zeros(2, *self.encoding_.x_shape, dtype=kind)

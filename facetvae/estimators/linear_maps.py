@@ -123,8 +123,7 @@ def fit_networks(
             for step, rows in enumerate(order.split(chosen.batch_size)):
                 if step == 0 or len(data) > MANY:  # of many rows there are few passes
                     left = 1 - (epoch + step / steps) / epochs
-                    for group in optimizer.param_groups:
-                        group["lr"] = FIRST_RATE * chosen.learning_rate * left
+                    optimizer.param_groups[0]["lr"] = FIRST_RATE * chosen.learning_rate * left
                 optimizer.zero_grad(set_to_none=True)
                 posteriors = guide.encode(data[rows].x).values()
                 apart = zip(posteriors, sources[rows].split(dims, -1), strict=True)

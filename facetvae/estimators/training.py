@@ -19,10 +19,8 @@ from inference.training.data_source import data_source_for
 
 #: Optimizer steps between two looks, about.
 STEPS_PER_LOOK = 100
-# Looks that a line is drawn through.
-LOOKS = 5
-# Draws of the latents at each look at held-out data.
-DRAWS = 5
+# Looks that a line is drawn through, and draws of the latents at each look at held-out data.
+LOOKS, DRAWS = 5, 5
 # Rows that are enough to see that networks diverged, and draws, the fewest that an estimate takes.
 ROWS, FEWEST_DRAWS = 1000, 2
 # Seconds of training from which a fit says how many it takes, and steps that are timed for it.

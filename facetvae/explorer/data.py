@@ -71,15 +71,8 @@ def open_run(
 ) -> Opened:
     """A run and the data to show: the user's own, or the test split of the data set that it names.
 
-    :param run: folder of a run, as :meth:`~inference.SVIRunner.save` writes it.
-    :param data: file of the user's data; by default the run's data set, found by its name.
-    :param label: what the model takes as ``label=``: a label of the data set, or a file.
-    :param columns: file of names of the columns, one a line.
-    :param image_shape: shape in which to draw the user's data.
-    :param rows: most rows to show.
-    :param data_root: where data sets are.
-    :param seed: of the rows.
-    :param device: to compute on.
+    :param run: folder of a run, as :meth:`~inference.SVIRunner.save` writes it; what follows are
+        the flags of ``facetvae explore``, which its help describes.
     :param datasets: what loads a data set, by name.
     :raises Refused: if the run or its data cannot be loaded, or do not fit one another.
     """

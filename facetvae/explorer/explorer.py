@@ -101,8 +101,6 @@ class Explorer:
         self._beside = guide.decoder_given(self.x, given)
         self.pictures = Pictures.of(self.x, image_shape)
 
-    # Contents
-
     def choices(self, facet: str) -> list[int]:
         """What to draw of a facet: its clusters, the largest first, or labels of the decoder."""
         components = self.model.prior(facet).num_components
@@ -114,8 +112,6 @@ class Explorer:
     def _has_components(self, facet: str) -> bool:
         clustered = facet in self.model.mixtures or facet in self.model.inferred
         return clustered and self.model.prior(facet).num_components > 1
-
-    # Queries
 
     def about(self, facet: str, exemplars: int = 5) -> FacetDescription:
         """What tells a facet's clusters apart in the data shown, in the model's units, and how they
@@ -252,8 +248,6 @@ class Explorer:
             z = latents_of_cluster(self.model, facet, cluster, n, held=others)
             clusters = self.model.draw_clusters(z, facet, cluster) | inferred
             return self._decode(z, self.model.draw_given(n, facet, cluster, given) | clusters)
-
-    # Helpers
 
     def _decode(self, z: Mapping[str, Tensor], beside: Mapping[str, Any]) -> np.ndarray:
         device = self.model.gates.device

@@ -153,9 +153,6 @@ def samples_controls() -> html.Div:
     return html.Div(controls, className="controls")
 
 
-# What clicks ask
-
-
 def answer_menus(app: Dash, explorer: Explorer) -> None:
     """What is shown of a facet: a view, and the inputs that it needs."""
 

@@ -135,13 +135,11 @@ def _moved(
     first = torch.stack([size * cos, size * (tilt * cos - sin), x], -1)
     second = torch.stack([size * sin, size * (tilt * sin + cos), y], -1)
     theta = torch.stack([first, second], 1).to(pixels)
-
-    def part(images: Tensor, maps: Tensor) -> Tensor:
+    moved = []
+    for images, maps in zip(pixels.split(AT_ONCE), theta.split(AT_ONCE), strict=True):
         grid = affine_grid(maps, list(images.shape), align_corners=False)
-        return grid_sample(images, grid, align_corners=False)
-
-    parts = zip(pixels.split(AT_ONCE), theta.split(AT_ONCE), strict=True)
-    return torch.cat([part(images, maps) for images, maps in parts])
+        moved.append(grid_sample(images, grid, align_corners=False))
+    return torch.cat(moved)
 
 
 def _described(pixels: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import ceil
 from typing import Any
@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from pyro.distributions import TorchDistribution
 from scipy.optimize import linear_sum_assignment
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture as FittedMixture
@@ -34,11 +33,6 @@ from ppl_models.turns import yield_lock
 
 # In which clusters are taught: steps and passes over the data, at most, and rows of a step.
 STEPS, PASSES, BATCH_SIZE = 400, 100, 256
-# What a cold start fits its mixtures to, of each datum's posterior.
-FIT_TO: dict[str, Callable[[TorchDistribution], Tensor]] = {
-    "means": lambda q: q.mean,
-    "draws": lambda q: q.sample(),
-}
 
 
 def cold_start(
@@ -78,12 +72,13 @@ def cold_start(
         False
     """
     check_guide(guide)
-    latents_of = FIT_TO[check_one_of("fit_to", fit_to, FIT_TO)]
+    drawn = check_one_of("fit_to", fit_to, ("means", "draws")) == "draws"
     _check_clusters_are_inferred(guide.model)
     with seeded(seed, guide.model.gates.device):
         rows, _ = _some_rows(x, guide, max_rows)
         check_enough(rows.x, guide.model.mixtures)
-        latents = {name: latents_of(q) for name, q in guide.posterior(rows.x).items()}
+        posterior = guide.posterior(rows.x)
+        latents = {name: q.sample() if drawn else q.mean for name, q in posterior.items()}
     for name, prior in guide.model.mixtures.items():
         fitted = _fitted(prior, latents[name], "diag", seed)
         prior.place(torch.as_tensor(fitted.means_), data=_data(guide, prior, rows, latents[name]))
@@ -233,8 +228,7 @@ def standard_normal_priors(
     try:
         yield
     finally:
-        for name, prior in kept.items():
-            model.facets[name] = prior
+        model.facets.update(kept)
 
 
 def _teach_clusters(

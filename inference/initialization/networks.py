@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from guides.base import FacetGuide, check_guide
 from inference.randomness import seeded
 from ppl_models.given.checks import check_count, check_positive
-from ppl_models.modes import training
+from ppl_models.modes import temporarily, training
 from ppl_models.networks.flows import FlowDecoder
 
 
@@ -78,21 +78,14 @@ def _scaled_to_outputs(guide: FacetGuide, wanted: float) -> Iterator[None]:
     parts = [part for part in guide.modules() if part not in of_flows]
     layers = [p for p in parts if isinstance(p, nn.Linear | nn.Conv2d | nn.ConvTranspose2d)]
     norms = [part for part in parts if isinstance(part, nn.BatchNorm1d)]
-    momenta = [norm.momentum for norm in norms]
-    hooks = [
-        layer.register_forward_hook(partial(_scale_to_output, wanted))
-        for layer in layers
-        if layer.bias is not None
-    ]
-    for norm in norms:
-        norm.momentum = 1.0  # running statistics become those of the batch
-    try:
+    with ExitStack() as until:
+        for norm in norms:  # running statistics become those of the batch
+            until.enter_context(temporarily(norm, momentum=1.0))
+        for layer in layers:
+            if layer.bias is not None:
+                hook = layer.register_forward_hook(partial(_scale_to_output, wanted))
+                until.callback(hook.remove)
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-        for norm, momentum in zip(norms, momenta, strict=True):
-            norm.momentum = momentum
 
 
 def _scale_to_output(wanted: float, layer: Any, inputs: Any, output: Tensor) -> Tensor:

@@ -75,7 +75,7 @@ GUIDES = {
         ),
         ("file: ending", exported(path="guide.pt"), "path must end in .pt2, .* got guide.pt"),
         ("file: no folder", exported(path="no/guide.pt2"), "there is no folder no: create it"),
-        ("type: dtype", exported(dtype="float32"), "dtype must be torch.float32 .* got str"),
+        ("type: dtype", exported(dtype="float32"), "dtype must be one of .* got 'float32'"),
         ("unknown: dtype", exported(dtype=torch.int64), "dtype must be one of .* got torch.int64"),
         ("shape: x", exported(x=X[:, :4]), "but the model was built for"),
         ("missing: label", exported(ivae), "IVAE needs label= besides x"),

@@ -16,7 +16,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from guides import VaDEGuide
 from inference import NeighborGraph, SVIRunner, elbo, fit_mixtures, neighbor_clusters
-from inference.initialization.nearest import MANY, CellSearch, nearest_search
+from inference.initialization.graph import MANY, CellSearch, nearest_search
 from ppl_models import MFCVAE, GaussianMixture, MLPLadder, Normal, VaDE
 
 
