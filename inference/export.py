@@ -43,8 +43,7 @@ class Predictions(nn.Module):
     :param guide: a fitted guide, whose own parameters are used.
     :param clusters: for each facet to be given, the components to tell apart, in the order of their
         probabilities; by default all of all facets.
-    :param encoding: maps a batch of the user's data to the model's form; by default the batch is in
-        that form.
+    :param encoding: maps a batch of the user's data to the model's form, if they are not in it.
 
     Example:
         >>> import torch
@@ -143,8 +142,7 @@ def write_program(
 
     :param module: in the precision that it is to compute in, on the CPU.
     :param inputs: examples of x and of what its guide reads besides, two rows or more.
-    :param about: what a reader of the file is to know, in JSON types; the file has it as
-        ``about.json``.
+    :param about: what a reader of the file is to know, in JSON types, in its ``about.json``.
     :raises ValueError: if the module cannot be exported, or the path does not fit.
     """
     path = check_path("path", path)

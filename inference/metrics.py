@@ -40,8 +40,7 @@ def cluster_accuracy(
     """Share of data whose cluster is mapped to their label, in [0, 1].
 
     :param labels: true classes ``[N]``, integers.
-    :param clusters: predicted clusters ``[N]``, integers; their number need not be that of the
-        classes.
+    :param clusters: predicted clusters ``[N]``, integers; there may be more or fewer than classes.
     :param method: ``"majority"``: each cluster is mapped to its most common label, the usual choice
         if clusters outnumber classes (MFCVAE, E.5); ``"hungarian"``: the best one-to-one
         assignment, in which the data of a cluster without a class count as wrong.
@@ -205,8 +204,7 @@ def held_out_correlation(
     align: bool = False,
     num_variates: int | None = None,
 ) -> HeldOutCorrelation:
-    """MCC with the map from latents to sources fitted on the first half of the data and scored on
-    both halves.
+    """MCC with the map from latents to sources fitted on one half of the data and scored on both.
 
     The map matches coordinates with their signs. With ``align`` a linear map comes first: both
     sides are transformed to their canonical variates (scikit-learn's CCA), so that models that

@@ -124,8 +124,7 @@ class WarmUp(Schedule):
 
 
 class CoolDown(Schedule):
-    r"""Weights fall from above 1 to 1 over the first ``steps`` steps, by the same factor in each
-    step.
+    r"""Weights fall from above 1 to 1 over the first ``steps`` steps, by one factor in each step.
 
     .. math:: \beta_t = \beta_0^{1 - t / T}
 
@@ -159,8 +158,7 @@ class CoolDown(Schedule):
 
 
 class ProgressiveFadeIn(Schedule):
-    r"""Train the deepest facet first, then fade in the others one after the other (MFCVAE, D.3, Eq.
-    88 to 92).
+    r"""Train the deepest facet first, then fade in one after the other (MFCVAE, D.3, Eq. 88 to 92).
 
     Facet j's weight :math:`\alpha_j` multiplies its KL terms and its rung in the decoder: 1 for the
     deepest facet, and for each shallower one 0 until its phase starts, then rising linearly to 1
@@ -247,17 +245,13 @@ def _checked(name: str, weight: Any, at_least: float) -> Any:
 
 def _kl_weights(model: FacetModel, weight: float | Mapping[str, float]) -> Tensor:
     """``[J, 2]``: the same for all, or 1 except for the sites that are given."""
-    names = list(model.priors)
-    of_all = 1.0 if isinstance(weight, Mapping) else weight
-    weights = model.gates.new_full((len(names), 2), of_all)
-    sites = {f"z_{name}": (j, 0) for j, name in enumerate(names)}
-    sites |= {f"c_{name}": (names.index(name), 1) for name in model.discrete}
-    for site, value in weight.items() if isinstance(weight, Mapping) else ():
-        if site not in sites:
-            known = list(sites)
-            raise ValueError(f"there is no site {site!r} with a weight: this model has {known}")
-        weights[sites[site]] = value
-    return weights
+    if not isinstance(weight, Mapping):
+        return model.gates.new_full((len(model.priors), 2), weight)
+    known = [*(f"z_{name}" for name in model.priors), *(f"c_{name}" for name in model.discrete)]
+    if unknown := [site for site in weight if site not in known]:
+        raise ValueError(f"there is no site {unknown[0]!r} with a weight: this model has {known}")
+    each = [[weight.get(f"{letter}_{name}", 1.0) for letter in "zc"] for name in model.priors]
+    return model.gates.new_tensor(each).reshape(-1, 2)
 
 
 def _check_end(end: int, total_steps: int, what: str, of: str = "the run") -> None:

@@ -53,8 +53,7 @@ class FacetClusters:
         """The rows of a cluster, the most typical first; those that are not sure come last."""
         rows = np.flatnonzero(self.group == cluster)
         scores = self.probabilities if self.typicality is None else self.typicality
-        order = np.lexsort((-np.asarray(scores)[rows, cluster], self.certainty[rows] < SURE))
-        return rows[order]
+        return rows[np.lexsort((-np.asarray(scores)[rows, cluster], self.certainty[rows] < SURE))]
 
 
 @dataclass(frozen=True)
@@ -72,8 +71,7 @@ class FacetDescription:
     :ivar columns: the columns that the clusters explain most of, the most first.
     :ivar columns_left_out: number of further columns.
     :ivar metadata: the same of each column that the model has not seen, all of them.
-    :ivar certainty: ``mean`` of the largest probability, and ``unsure``, the share of rows where it
-        is below ``SURE``.
+    :ivar certainty: ``mean`` of the largest probability, and its share below ``SURE``, ``unsure``.
     :ivar stability: adjusted Rand index with other starts; ``None`` if there was one start.
     """
 
@@ -174,8 +172,7 @@ def describe_clusters(
     :param exemplars: most rows to name of each cluster.
     :param columns: most columns to describe.
     :param kinds: kinds of some columns by name; others follow their values.
-    :raises ValueError: if lengths or indexes differ, there are no rows, or a column is not
-        understood.
+    :raises ValueError: if lengths or indexes differ, there are no rows, or a column is unreadable.
 
     Example:
         >>> import numpy as np

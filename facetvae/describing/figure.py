@@ -29,8 +29,7 @@ def describe_figure(description: FacetDescription, columns: int = 4) -> Figure:
     shares of each category (categories). Black lines are all rows together.
 
     :param columns: panels, at most, beside that of the explained shares.
-    :raises ValueError: if ``description`` is no description, or its clusters explain nothing,
-        because there is only one.
+    :raises ValueError: if ``description`` is none, or has a single cluster, which explains nothing.
 
     Example:
         >>> import numpy as np
@@ -73,8 +72,7 @@ def columns_figure(descriptions: Sequence[FacetDescription], columns: int = 30) 
     :param descriptions: of the same rows, a sequence with one for each facet;
         ``describe(..., columns=...)`` says of how many columns.
     :param columns: lines, at most; those that are explained least are left out.
-    :raises ValueError: if ``descriptions`` holds none, something else, or no column that can be
-        told apart.
+    :raises ValueError: if ``descriptions`` holds none, or something else, or no column is told.
 
     Example:
         >>> import numpy as np

@@ -76,8 +76,7 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
         :param y: ``[N]``, labels of any type, -1 where unknown, as are masked entries,
             ``pandas.NA``, and None and NaN among whole numbers or strings; to combine -1 with
             strings, use an array of dtype object.
-        :raises ValueError: before training, if an argument does not fit, or there are fewer than
-            two classes.
+        :raises ValueError: before training, if an argument does not fit, or there is one class.
         :raises FloatingPointError: if training diverges.
         """
         X, y = self._newly_checked(X, plain_labels(y))

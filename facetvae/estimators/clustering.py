@@ -184,8 +184,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             0, -1 where unknown, as a mapping or, which a search or cross-validation cuts into its
             parts, a data frame; with a single facet, the integers alone. They become the numbers
             of these clusters, which are all if ``n_clusters`` does not say that there are more.
-        :raises ValueError: before training, if an argument does not fit, or there are fewer data
-            than clusters.
+        :raises ValueError: before training, if an argument does not fit, or data are too few.
         :raises FloatingPointError: if training diverges.
         """
         names = None if self.facets is None else facet_names(self.facets)
@@ -349,8 +348,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         :param path: the file, which ends in ``.pt2``.
         :param dtype: what the networks compute in, ``torch.float32`` or ``torch.float64``; this
             class itself computes in float64.
-        :raises ValueError: if the path has another ending or lies in no folder, or ``dtype`` is
-            neither.
+        :raises ValueError: if the path has another ending or no folder, or ``dtype`` is neither.
         """
         check_is_fitted(self)
         numbers = map(np.arange, self.n_clusters_)
@@ -374,8 +372,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         and return them with their clusters ``[n, J]``.
 
         :param facet: the facet whose ``cluster`` is fixed, by its number in ``labels_``.
-        :param noise: whether to draw from the likelihood as well; else its mean is returned, which
-            gives clearer images.
+        :param noise: whether to draw from the likelihood, too; its mean gives clearer images.
         :raises ValueError: if the facet or cluster is unknown.
         """
         check_is_fitted(self)
@@ -636,8 +633,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             deep=HOW_DEEP.get(self.network, True if self.epochs else None),
         )
         steps = steps or (SUBSPACE_STEPS[1:] if view.linear else SUBSPACE_STEPS)
-        lengths = chosen.lengths(len(x), steps)
-        return kind(shape, names, chosen, lengths, dim, len(x))
+        return kind(shape, names, chosen, chosen.lengths(len(x), steps), dim, len(x))
 
     def _split(self, known: Labels, seed: int) -> tuple[np.ndarray, np.ndarray | None]:
         """Rows to train on, all with a label among them, and to hold out if there are enough."""

@@ -21,11 +21,8 @@ DOUBLINGS = 2
 
 @dataclass(frozen=True)
 class Lengths:
-    """Epochs of each phase of a fit.
-
-    :ivar alone: for each facet's phase without mixtures, the deepest facet's first.
-    :ivar fade_steps: steps in which a further facet is faded in.
-    :ivar together: for the phase with mixtures.
+    """Epochs of each facet's phase without mixtures, the deepest facet's first (``alone``), and of
+    the phase with them; steps in which a further facet is faded in.
     """
 
     alone: tuple[int, ...]

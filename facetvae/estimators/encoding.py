@@ -70,8 +70,7 @@ class Encoding:
     @property
     def of_columns(self) -> bool:
         """Whether data are rows of columns that have a scale each."""
-        read_so = self.values in ("real", "columns", "embeddings", "counts")
-        return read_so and len(self.x_shape) == 1
+        return self.values in ("real", "columns", "embeddings", "counts") and len(self.x_shape) == 1
 
     @property
     def of_real_columns(self) -> bool:

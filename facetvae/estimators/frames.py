@@ -181,8 +181,7 @@ class NumberedColumn(CodedColumn):
 class FrameReader(Reader):
     """Data frames whose columns have a likelihood each: read as codes, and returned as frames.
 
-    :ivar columns: in the frame's order.
-    :ivar described: their :class:`~ppl_models.columns.Columns`, in JSON types.
+    :ivar described: the :class:`~ppl_models.columns.Columns`, in JSON types.
     """
 
     columns: Sequence[Column]

@@ -38,13 +38,8 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Opened:
-    """A run, some rows of its data, and what is said of them.
-
-    :ivar title: the run's name.
-    :ivar data: the name of its data.
-    :ivar count: how many there are, also of those that are not shown.
-    :ivar rows: the numbers of those that are.
-    :ivar doubt: what is strange about them, if anything is.
+    """A run by its name, its data by theirs, the numbers of the ``rows`` that are shown of so many,
+    and what seems strange about these (``doubt``).
     """
 
     runner: SVIRunner

@@ -192,8 +192,7 @@ class Explorer:
 
         :returns: the datum ``[*x_shape]``, and the probabilities ``[K]`` of the clusters of the
             facet's latent, if it has any.
-        :raises ValueError: if the facet, row or latent does not exist, or a value is not a finite
-            number in single precision.
+        :raises ValueError: if facet, row or latent does not exist, or a value is no finite float.
         """
         prior = self.model.prior(facet)
         z = {name: means[self._check_row(row)][None].clone() for name, means in self._means.items()}
@@ -219,10 +218,8 @@ class Explorer:
     ) -> np.ndarray:
         """Draws ``[n, *x_shape]`` of one of a facet's :meth:`choices`, or of its whole prior.
 
-        :param held: a row whose other parts are used in all draws; by default they are drawn as
-            well.
-        :raises ValueError: if the facet, choice or row does not exist, or the prior cannot be drawn
-            from.
+        :param held: a row whose other parts are used in all draws; by default these are drawn, too.
+        :raises ValueError: if facet, choice or row does not exist, or the prior has no draws.
         """
         check_count("n", n)
         check_seed("seed", seed)

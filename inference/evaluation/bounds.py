@@ -28,11 +28,9 @@ from ppl_models.modes import evaluating
 def elbo(
     model: FacetModel, guide: FacetGuide, x: ArrayLike | Tensor, num_draws: int = 100, **given: Any
 ) -> tuple[float, float]:
-    """Monte-Carlo estimate of the ELBO of ``x`` with every weight and gate at 1: mean and standard
-    error.
+    """Monte-Carlo estimate of the ELBO of ``x``, every weight and gate at 1: mean, standard error.
 
-    Both are in nats per datum. The error is due to the draws of the latents; the data are taken as
-    fixed.
+    Both are in nats per datum. The error is due to the draws of the latents; the data are fixed.
 
     :param x: ``[N, *x_shape]``.
     :param num_draws: independent draws of the whole estimate, at least 2.
@@ -60,8 +58,7 @@ def elbo(
 def elbo_per_datum(
     model: FacetModel, guide: FacetGuide, x: ArrayLike | Tensor, num_draws: int = 100, **given: Any
 ) -> np.ndarray:
-    """Monte-Carlo estimate of each datum's ELBO, in nats, with every weight and gate at 1: ``[N]``,
-    means over draws.
+    """Monte-Carlo estimate of each datum's ELBO ``[N]``, in nats, every weight and gate at 1.
 
     Its mean over data is that of :func:`elbo` on the same draws. To compare two models, take the
     difference for each datum and the standard error of its mean: the difference is known far better
@@ -144,9 +141,8 @@ def mutual_information(guide: FacetGuide, x: ArrayLike | Tensor, **given: Any) -
     their mean entropy.
 
     It is 0 if a facet has died (its latent ignores x) *and* if all data share one cluster; the
-    entropy of the mean responsibilities alone would not detect the first case.
-
-    Clusters that are given, not inferred from x, have no such number.
+    entropy of the mean responsibilities alone would not detect the first case. Clusters that are
+    given, not inferred from x, have no such number.
 
     :param x: ``[N, *x_shape]``.
     :param given: inputs of the model other than x, one entry per datum.

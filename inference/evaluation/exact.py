@@ -51,10 +51,9 @@ def exact_objective(model: FacetModel, guide: FacetGuide, x: Tensor, num_nodes: 
     :param num_nodes: a dimension. With three quarters of them the value must be the same to
         1e-3 of 1 nat or of its size.
     :raises ValueError: if the guide's facets depend on one another given x, as in ``LadderGuide``,
-        or are points, as in ``PointGuide``;
-        if the model takes more than x; if a facet's KL terms for z and c have different weights
-        and its clusters follow from z: then the responsibilities are not the optimal q(c given x),
-        and this formula does not hold; or if the quadrature has not converged.
+        or are points, as in ``PointGuide``; if the model takes more than x; if a facet's KL terms
+        for z and c have different weights and its clusters follow from z, so that responsibilities
+        are not the optimal q(c given x); or if the quadrature has not converged.
 
     Example:
         >>> import torch

@@ -39,11 +39,9 @@ def cluster_gallery(
     columns: int = 10,
     max_clusters: int = MAX_CLUSTERS,
 ) -> Figure:
-    """The data with the highest probability in each cluster of one facet, one cluster per row
-    (MFCVAE, Fig. 4).
+    """The data of highest probability in each cluster of one facet, a row each (MFCVAE, Fig. 4).
 
-    Rows are sorted by the mean probability of the data assigned to the cluster, columns by each
-    datum's own.
+    Rows are sorted by the mean probability of their cluster's data, columns by each datum's own.
 
     :param x: data ``[N, *x_shape]``.
     :param image_shape: shape in which to draw a datum, ``[H, W]`` or ``[C, H, W]``; by default
@@ -132,14 +130,12 @@ def cluster_samples(
     seed: int = 0,
     max_clusters: int = MAX_CLUSTERS,
 ) -> Figure:
-    """Draws from each cluster of one facet, with the other facets from their whole prior (MFCVAE,
-    Fig. 6).
+    """Draws from each cluster of one facet, and the whole prior of the others (MFCVAE, Fig. 6).
 
     Rows are the clusters of :func:`cluster_gallery`, in the same order.
 
     :param temperature: factor on the standard deviation within components.
-    :param hold_others: draw the other facets' latents once, for all rows and columns (VLAC, Fig.
-        3).
+    :param hold_others: draw the other facets' latents once, for all images (VLAC, Fig. 3).
     :param max_clusters: most clusters to show.
 
     Example:
@@ -184,8 +180,7 @@ def facet_draws(
     seed: int = 0,
     **given: Any,
 ) -> Figure:
-    """Data with one facet's latent drawn anew from its prior and the others as inferred (VLAC, Fig.
-    2).
+    """Data with one facet's latent drawn anew from its prior, others as inferred (VLAC, Fig. 2).
 
     Each row shows a datum, its reconstruction, and then draws: what changes along a row is what the
     facet encodes.
@@ -334,8 +329,7 @@ def save_figures(
 
 def _clustered(guide: FacetGuide) -> list[str]:
     """The facets with clusters to draw: those of more than one."""
-    inferred = guide.model.inferred
-    return [name for name, prior in inferred.items() if prior.num_components > 1]
+    return [name for name, prior in guide.model.inferred.items() if prior.num_components > 1]
 
 
 def _ranked_clusters(

@@ -30,8 +30,7 @@ def infer_tables(
     seed: int = 0,
     **options: Any,
 ) -> TableGuide:
-    """Find posteriors of new data under a fitted model by optimization: SVI's inference at test
-    time (ML-VAE, 3.2).
+    """Find posteriors of new data under a fitted model by optimization, as SVI (ML-VAE, 3.2) does.
 
     :param model: the fitted model, which is not changed.
     :param x: ``[N, *x_shape]``.
@@ -61,8 +60,7 @@ def infer_tables(
 def learn_to_encode(
     guide: GroupedGuide, num_data: int, epochs: int, lr: float = 1e-3, seed: int = 0, **options: Any
 ) -> None:
-    """Train a guide's encoder on data that the model generates: SVI-Encode (ML-VAE, supplement 8,
-    Eq. 17).
+    """Train a guide's encoder on data of its model: SVI-Encode (ML-VAE, supplement 8, Eq. 17).
 
     The data are drawn from the model, each row a group of its own, and the encoder maximizes the
     likelihood given its latents, without their KL terms. No real data are needed.

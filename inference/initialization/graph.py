@@ -51,8 +51,7 @@ class NeighborGraph:
     :param approximate: whether to search the nearest cells of k-means only, by faiss, which misses
         one neighbor in five hundred of 60,000 images and takes a sixth of the time; by default for
         more than 20,000 data, if faiss is installed (``facetvae[neighbors]``).
-    :raises ValueError: if there are too few data, some entries are not finite, or variants differ
-        in shape.
+    :raises ValueError: if data are too few or not all finite, or variants differ in shape.
     :raises ImportError: if ``approximate=True`` and faiss is not installed.
 
     :ivar weights: of the edges, a sparse symmetric matrix ``[N, N]``.

@@ -32,8 +32,7 @@ def image_graph(
 ) -> NeighborGraph:
     """The graph of images whose edges, in the sense of gradients, lie in about the same places.
 
-    Neighbors are found by :func:`oriented_gradients`, of the images and of their
-    :func:`image_variants`.
+    Neighbors are found by :func:`oriented_gradients`, of images and their :func:`image_variants`.
 
     :param images: ``[N, H, W]`` or ``[N, C, H, W]``.
     :param num_neighbors: of each image, below N.

@@ -42,8 +42,7 @@ def cold_start(
     seed: int = 0,
     fit_to: str = "means",
 ) -> None:
-    """Set every mixture's means before training (MFCVAE, D.4); a VampPrior gets the data nearest to
-    them.
+    """Set mixtures' means before training (MFCVAE, D.4); a VampPrior gets the data nearest to them.
 
     A Gaussian mixture (scikit-learn's) is fitted to the latents that the untrained encoder gives.
     Only its means are used; covariances and weights stay as they are.
@@ -164,8 +163,7 @@ def warm_start(
     label: Any = None,
     **fit_options: Any,
 ) -> SVIRunner:
-    """Train first with a standard normal instead of every mixture, then fit the mixtures to the
-    latents.
+    """Train first with standard normals instead of mixtures, then fit these to the latents.
 
     On a few thousand data, a mixture that is trained from the start collapses into one cluster; it
     does not if the latent space has taken shape first.

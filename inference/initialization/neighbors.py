@@ -42,13 +42,11 @@ def neighbor_clusters(
     about 30, encoder and decoder learn them within a few passes over the data. Train on without
     labels to release them: the model may then find clusters that agree less with them.
 
-    Neighbors are found in at most 50 principal components. The weight of an edge falls with its
-    length, relative to the distances of both ends from their last neighbors (Zelnik-Manor and
-    Perona, *Self-tuning spectral clustering*, 2004); a tenth of the mean degree is added to every
-    degree, so that a few isolated data do not form a cluster (Qin and Rohe, *Regularized spectral
-    clustering under the degree-corrected stochastic blockmodel*, 2013). The rows of the leading
-    eigenvectors, scaled to length 1, are clustered by k-means (Ng, Jordan and Weiss, *On spectral
-    clustering*, 2001).
+    Neighbors are found in at most 50 principal components, and edges have the weights of
+    :class:`~inference.NeighborGraph`; a tenth of the mean degree is added to every degree, so that
+    a few isolated data do not form a cluster (Qin and Rohe, *Regularized spectral clustering under
+    the degree-corrected stochastic blockmodel*, 2013). The rows of the leading eigenvectors, scaled
+    to length 1, are clustered by k-means (Ng, Jordan and Weiss, *On spectral clustering*, 2001).
 
     :param x: complete data ``[N, ...]``, with entries on one scale. Every pair of data is compared,
         unless there are more than 20,000 and faiss is installed (``facetvae[neighbors]``).

@@ -28,8 +28,7 @@ def data_dependent_start(
     deviation: float = 1.0,
     **given: Any,
 ) -> None:
-    """Scale every layer of encoder and decoder so that its outputs on data have mean 0 and variance
-    1, or that of another ``deviation``.
+    """Scale all layers so that outputs on data have mean 0 and variance 1, or another deviation.
 
     The within-layer step of Krahenbuhl et al., *Data-dependent Initializations of Convolutional
     Neural Networks* (2016), which MFCVAE's D.4 uses for convolutional ladders; their second step,

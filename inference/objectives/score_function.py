@@ -16,8 +16,7 @@ Terms = dict[str, tuple[str | None, Tensor]]
 
 
 class ScoreFunction_ELBO(Direct_ELBO):
-    r"""A sampled ELBO, with the score-function gradient (REINFORCE) for draws that have no gradient
-    of their own.
+    r"""A sampled ELBO, with the score-function gradient (REINFORCE) of draws that have none.
 
     For a sampled site c the gradient of its probabilities is estimated, for each datum, by
 
