@@ -90,8 +90,7 @@ class Evaluate(_EveryEpochs):
 class JSONLines:
     """Append each record to a file, one JSON object per line, so that the run can be followed.
 
-    If the disk is full it warns and training continues; the next record that can be written
-    completes the file.
+    If the disk is full it warns, and the next record that can be written completes the file.
 
     :param path: the file, in a folder that exists; the first record overwrites what it held.
 
@@ -269,8 +268,7 @@ class StopEarly:
 
 
 class ReduceOnPlateau:
-    """Multiply the learning rate by ``factor`` when the objective has stopped falling (PyTorch's
-    scheduler of that name).
+    """Multiply the rate by ``factor`` once the objective no longer falls (PyTorch's scheduler).
 
     It follows the objective of each record, a mean over the logging interval, and adds the rate to
     the record as ``lr``. As :class:`StopEarly`, it waits anew in each call of ``fit``.

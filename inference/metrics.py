@@ -85,12 +85,10 @@ def cluster_map(labels: ArrayLike, clusters: ArrayLike, method: str = "majority"
 def clustering_scores(
     labels: ArrayLike, clusters: ArrayLike, map_from: tuple[ArrayLike, ArrayLike] | None = None
 ) -> dict[str, float]:
-    """All scores of one clustering; all are in [0, 1] except ``ari``, which is 0 on average for
-    random clusters.
+    """All scores of one clustering, in [0, 1] but for ``ari``, on average 0 of random clusters.
 
     ``accuracy`` (majority, map fitted on the scored data), ``accuracy_hungarian``, ``nmi``,
-    ``ari``; and ``accuracy_train_map`` if ``map_from`` gives labels and clusters of the training
-    split.
+    ``ari``; and ``accuracy_train_map`` if ``map_from`` gives those of the training split.
 
     Example:
         >>> from inference.metrics import clustering_scores
@@ -268,8 +266,7 @@ def held_out_correlation(
 
 def _independent(columns: np.ndarray, half: int) -> np.ndarray:
     """The principal components of the first rows' standardized columns, without those that rounding
-    alone gives: ``[N, rank]``. CCA's iterations never meet a direction without variance, and are
-    wrong then.
+    alone gives: ``[N, rank]``. CCA's iterations are wrong with a direction without variance.
     """
     columns = columns[:, np.ptp(columns[:half], axis=0) > 0]
     if not columns.shape[1]:

@@ -131,11 +131,9 @@ class CoolDown(Schedule):
     So a latent learns only what no other can encode at a lower cost: without this, the style in
     ML-VAE would encode the group as well, which the content encodes once for all members.
 
-    :param start: of every KL term, or of some by site, such as ``{"z_style": 20}``; the others stay
-        at 1; at least 1.
+    :param start: at least 1; of every KL term, or of some by site, ``{"z_style": 20}``, others 1.
     :param steps: T, at least 1.
-    :raises ValueError: if a weight is below 1; once bound, if the model has no such site or the run
-        is shorter than ``steps``.
+    :raises ValueError: if a weight is below 1; once bound, if a site is unknown or a run too short.
 
     Example:
         >>> import torch

@@ -155,8 +155,7 @@ def describe_clusters(
     - Numbers have ``mean`` and ``deviation``, and for each cluster ``mean`` and ``difference`` from
       the mean of all other rows with Welch's ``interval``, in the column's units.
     - Categories have ``shares``, and for each cluster ``shares`` with Wilson's ``intervals``.
-      Metadata of categories also have ``adjusted_rand`` and the contingency ``table`` by category
-      and cluster.
+      Metadata of categories also have ``adjusted_rand`` and a ``table`` by category and cluster.
 
     Clusters differ in the columns that they were found in even if there are no groups: there the
     intervals describe and test nothing. Of new rows they say how far the differences are found

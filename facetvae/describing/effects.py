@@ -81,8 +81,7 @@ def associated(table: np.ndarray) -> Effect | None:
     """Association of categories and groups by their contingency table ``[levels, groups]``.
 
     The estimate is Cramer's V, corrected for bias (Bergsma, 2013, *A bias-correction for Cramer's
-    V*), and squared; the interval is from the noncentral chi-squared distribution, and wider than
-    need be where V is near 1.
+    V*), and squared; the interval is noncentral chi-squared's, and wider than need be near V = 1.
 
     :returns: ``None`` with fewer than two categories or groups.
     """

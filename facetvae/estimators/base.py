@@ -232,8 +232,7 @@ class FacetEstimator(BaseEstimator):
 
     def encode(self, X: Any) -> np.ndarray:
         """``X`` as the model and guide of ``runner_`` take it: ``[N, *shape]``, float32 or, of
-        8-bit images, uint8; a data frame with mixed columns as codes. ``encoding_.decode`` converts
-        numbers back.
+        8-bit images, uint8; mixed columns as codes. ``encoding_.decode`` converts numbers back.
 
         :param X: ``[N, ...]``, in the form and the units of the training data.
         :raises ValueError: if ``X`` does not fit the training data.

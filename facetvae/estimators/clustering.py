@@ -128,9 +128,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     :param likelihood: such as ``ppl_models.Normal(0.3)``; the data are then used unchanged (8-bit
         values are divided by 255), and facets are faded in by depth.
     :param network: of tables ``"linear"`` or ``"deep"``: whether it stays the linear maps that it
-        begins as, or is trained; by default where that pays. Or an architecture such as
-        ``ppl_models.MLPLadder((200, 400))``, with a rung for each facet; facets are then faded in
-        by depth.
+        begins as, or is trained; by default where that pays. Or an architecture with a rung for
+        each facet, which are then faded in by depth: ``ppl_models.MLPLadder((200, 400))``.
     :param epochs: passes over the data, all phases together, of which each has one at least. The
         last phase ends once a tenth of the data, held out if that is 20 or more, says so.
     :param batch_size: by default about a twentieth of the data, between 16 and 512.
@@ -459,8 +458,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         :param X: the training data, or other rows like them.
         :param repeats: how often halves are drawn; each takes four fits to half of the rows, or six
             where networks are trained.
-        :raises ValueError: if ``X`` does not fit, or holds images or embeddings, of which shuffled
-            columns are none.
+        :raises ValueError: if ``X`` does not fit, or holds images or embeddings, not columns.
 
         Example:
             >>> from sklearn.datasets import make_blobs
@@ -691,8 +689,7 @@ class FacetClustering(ClusterMixin, TransformerMixin, BaseEstimator):
     """One facet of a :class:`MultiFacetClustering`, as a scikit-learn clusterer. What
     :meth:`MultiFacetClustering.facet` returns shares that estimator, and follows its later fits.
 
-    :param estimator: the estimator that finds the facets; a clone of it is fitted. By default one
-        with a single facet.
+    :param estimator: finds the facets; a clone of it is fitted. By default one of a single facet.
     :param facet: its name or number; -1 is the deepest.
     :param random_state: replaces that of the clone, if given.
 

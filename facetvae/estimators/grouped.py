@@ -103,8 +103,7 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
     def transform(self, X: Any, *, groups: Any = None) -> np.ndarray:
         """Means of content and style, side by side: ``[N, content_dim + style_dim]``.
 
-        :param groups: the group of each datum, integers or strings ``[N]``; any values, whether
-            seen in training or not.
+        :param groups: the group of each datum, any integers or strings ``[N]``, also unseen ones.
         """
         X = self._later_data(X)
         return self._features(X, PARTS, group=_groups(groups, len(X)))

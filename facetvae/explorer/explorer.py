@@ -150,8 +150,7 @@ class Explorer:
     def swaps(self, facet: str, first: int, second: int) -> np.ndarray:
         """Two data with one facet exchanged, decoded.
 
-        :returns: ``[2, 2, *x_shape]``: the facet is that of the first or the second datum by row,
-            and all else by column.
+        :returns: ``[2, 2, *x_shape]``: the facet of either datum by row, all else by column.
         :raises ValueError: if the facet is unknown, or a row does not exist.
         """
         self.model.prior(facet)

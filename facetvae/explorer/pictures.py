@@ -18,8 +18,7 @@ INK, GROUND, AXIS = (31, 94, 102), (255, 255, 255), (205, 205, 200)
 class Pictures:
     """Draws data of one kind on one scale, so that pictures can be compared.
 
-    :ivar shape: ``(H, W)`` or ``(C, H, W)`` with one or three channels; ``None`` if the data are
-        not images.
+    :ivar shape: ``(H, W)`` or ``(C, H, W)`` with one or three channels; ``None`` of other data.
     :ivar low: value that is drawn black, or as no bar.
     :ivar high: value that is drawn white, or as the highest bar.
 
@@ -37,8 +36,7 @@ class Pictures:
 
     @classmethod
     def of(cls, x: np.ndarray, shape: Sequence[int] | None = None) -> Pictures:
-        """Pictures for data ``[N, *x_shape]``, on the scale [0, 1], or on the data's own scale if
-        they exceed it.
+        """Pictures for data ``[N, *x_shape]`` on the scale [0, 1], or on theirs if they exceed it.
 
         :param shape: of an image; by default that of a datum, if it is an image's.
         :raises ValueError: if the data cannot have this shape.

@@ -141,8 +141,7 @@ def slider(axis: Axis) -> dcc.Slider:
 def moved_picture(
     explorer: Explorer, facet: str, row: int, values: Mapping[int, float]
 ) -> tuple[str, str]:
-    """The picture of a moved datum, and its cluster; values beyond their sliders count as the
-    sliders' ends.
+    """The picture of a moved datum, and its cluster; values end where their sliders do.
 
     :raises ValueError: if the facet has no such latents, or the row does not exist.
     """

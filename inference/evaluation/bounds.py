@@ -137,8 +137,7 @@ def _elbo_by_datum(loss: Loss, batch: Observed) -> Tensor:
 
 
 def mutual_information(guide: FacetGuide, x: ArrayLike | Tensor, **given: Any) -> dict[str, float]:
-    """I(x; c_j) of every mixture facet, in nats: the entropy of the mean responsibilities minus
-    their mean entropy.
+    """I(x; c_j) of each mixture facet, nats: entropy of mean responsibilities minus mean entropy.
 
     It is 0 if a facet has died (its latent ignores x) *and* if all data share one cluster; the
     entropy of the mean responsibilities alone would not detect the first case. Clusters that are
@@ -173,8 +172,7 @@ def kl_by_dimension(
 ) -> dict[str, np.ndarray]:
     """KL(q(z given x) || p(z)) of every latent dimension: ``{name: [N, d]}``, nats.
 
-    Only for facets with a standard normal prior, with or without a class, and a diagonal posterior;
-    others are left out.
+    Only of facets with a standard normal prior, with or without a class, and diagonal posterior.
 
     :param x: ``[N, *x_shape]``.
     :param given: inputs of the model other than x, one entry per datum.

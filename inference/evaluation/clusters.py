@@ -20,8 +20,7 @@ def latents_of_cluster(
     temperature: float = 1.0,
     held: Mapping[str, torch.Tensor] | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Latents ``[n, d]`` of every facet: one facet's from a cluster, the others from their whole
-    prior or fixed.
+    """Latents ``[n, d]`` of all facets: one's from a cluster, others fixed or from their prior.
 
     :param cluster: a cluster of ``facet``; ``None`` for its whole prior.
     :param held: fixed latents ``[1, d]`` of the other facets, used in every draw.

@@ -37,8 +37,7 @@ def _gauss_hermite(num_nodes: int, dim: int, like: Tensor) -> tuple[Tensor, Tens
 
 
 def exact_objective(model: FacetModel, guide: FacetGuide, x: Tensor, num_nodes: int = 30) -> Tensor:
-    """The expected loss of ``guide`` on ``x``, in nats per datum, by quadrature over z and
-    enumeration over c.
+    """The expected loss of ``guide`` on ``x``, nats per datum, by quadrature over z and sums of c.
 
     For a guide that relaxes its clusters it is the loss with exact clusters (MFCVAE, Eq. 58 and
     89). The cost grows as ``num_nodes`` to the power of all latent dimensions together, and for

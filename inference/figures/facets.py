@@ -44,10 +44,8 @@ def cluster_gallery(
     Rows are sorted by the mean probability of their cluster's data, columns by each datum's own.
 
     :param x: data ``[N, *x_shape]``.
-    :param image_shape: shape in which to draw a datum, ``[H, W]`` or ``[C, H, W]``; by default
-        ``x_shape``.
-    :param max_clusters: most clusters to show, those with the surest data; clusters without data
-        are never shown.
+    :param image_shape: in which to draw a datum, ``[H, W]`` or ``[C, H, W]``; else ``x_shape``.
+    :param max_clusters: most clusters to show, those with the surest data; none without data.
 
     Example:
         >>> import numpy as np
@@ -76,8 +74,7 @@ def facet_overview(
     rows: int = 8,
     columns: int = 8,
 ) -> Figure:
-    """The same data grouped by each facet, side by side: each facet's most certain clusters, one
-    per row.
+    """The same data grouped by each facet, side by side: its most certain clusters, a row each.
 
     :param rows: most clusters of each facet to show.
 
@@ -182,8 +179,7 @@ def facet_draws(
 ) -> Figure:
     """Data with one facet's latent drawn anew from its prior, others as inferred (VLAC, Fig. 2).
 
-    Each row shows a datum, its reconstruction, and then draws: what changes along a row is what the
-    facet encodes.
+    Each row shows a datum, its reconstruction, and draws: what changes is what the facet encodes.
 
     :param rows: how many data to show, from the start of ``x``.
     :param given: inputs of the model other than x, one entry per datum.

@@ -36,8 +36,7 @@ def infer_tables(
     :param x: ``[N, *x_shape]``.
     :param group: ``[N]``, integers; they are unrelated to the groups of the training data.
     :param seed: of the first tables and of training.
-    :param options: options of :meth:`SVIRunner.fit <inference.SVIRunner.fit>`, such as
-        ``batch_size``.
+    :param options: of :meth:`SVIRunner.fit <inference.SVIRunner.fit>`, such as ``batch_size``.
     :returns: a guide for these rows.
     :raises ValueError: if data or groups do not fit.
 

@@ -58,8 +58,7 @@ def cold_start(
     :param max_rows: most rows of ``x`` to use, chosen at random; by default all, as in the paper.
     :param seed: of the choice of rows, the draws and the fit.
     :param fit_to: ``"means"`` of the posteriors, or one draw of each (``"draws"``).
-    :raises ValueError: if ``x`` does not fit the model or has too few rows, or ``fit_to`` is
-        unknown.
+    :raises ValueError: if ``x`` does not fit or has too few rows, or ``fit_to`` is unknown.
 
     Example:
         >>> import numpy as np
@@ -232,12 +231,10 @@ def standard_normal_priors(
 def _teach_clusters(
     guide: NetworkGuide, rows: Observed, facets: Collection[str], seed: int
 ) -> None:
-    """Train the network's q(c given x) on the responsibilities of new mixtures at the posterior
-    mean of z.
+    """Train q(c given x) on the responsibilities of new mixtures at the posterior mean of z.
 
     What distinguished the old clusters' latents does not help the new ones, so they all start the
-    same way, from the mixture. The network is in training mode, in which batches are normalized by
-    their own statistics.
+    same way, from the mixture. In training mode batches are normalized by their own statistics.
     """
     steps = min(STEPS, ceil(PASSES * len(rows) / BATCH_SIZE))
     teacher = copy.deepcopy(guide)

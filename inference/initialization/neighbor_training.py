@@ -41,8 +41,7 @@ def fit_neighbors(
 ) -> SVIRunner:
     r"""Train a model some of whose facets have a :class:`~ppl_models.NeighborMixture`.
 
-    Variational EM: the clusters of all data get their posterior on the graph, q(c_1) ... q(c_N), by
-    mean field,
+    Variational EM: all clusters get their posterior on the graph, q(c_1) ... q(c_N), by mean field,
 
     .. math:: q_i(k) \propto q(c_i = k \mid x_i) \, \exp\Big(\beta \sum_j w_{ij} q_j(k)\Big)
 
@@ -65,10 +64,8 @@ def fit_neighbors(
     :param augment: from ``x`` and a seed to other forms of the same data, such as moved images
         (:func:`random_affine`), which are trained on with their data's clusters; drawn anew for
         each epoch, which is a call of ``fit``.
-    :param checkpoints: each call of ``fit`` has a folder of its own in theirs, and keeps as many
-        as they say.
-    :param fit_options: for :meth:`~inference.runner.SVIRunner.fit`, such as ``batch_size`` and
-        ``label``.
+    :param checkpoints: each call of ``fit`` has its own folder in theirs, and keeps as many.
+    :param fit_options: for :meth:`~inference.SVIRunner.fit`, such as ``batch_size`` and ``label``.
     :returns: the runner.
     :raises ValueError: before training, if an argument does not fit.
 
@@ -164,11 +161,9 @@ def mean_field(log_alone: np.ndarray, graph: NeighborGraph, strength: float) -> 
     """The probabilities q ``[N, K]`` that are proportional to exp(log_alone + strength * counts of
     q), from those without neighbors on.
 
-    Half of each change is taken: all data change at once, and would otherwise swing between two
-    states.
+    Half of each change is taken: all data change at once, and would swing between two states.
 
-    :param log_alone: log p(z, c) for every c without neighbors ``[N, K]``, nats, up to a constant
-        of each datum.
+    :param log_alone: log p(z, c) without neighbors ``[N, K]``, nats, up to each datum's constant.
     """
     q = softmax(log_alone, 1)
     for _ in range(SWEEPS):

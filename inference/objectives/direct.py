@@ -26,8 +26,7 @@ class Direct_ELBO(ELBO):
     Subclasses implement :meth:`estimate`. If Pyro's validation is on, Pyro makes and checks the
     traces; else they are made directly, in a way that ``torch.vmap`` can map over.
 
-    :param max_plate_nesting: plates around the most deeply nested site: a guide's
-        ``max_plate_nesting``.
+    :param max_plate_nesting: plates around the most deeply nested site; the guide's own number.
     :param num_particles: independent draws of the whole objective, computed one after the other.
     :raises ValueError: if a number is below 1.
     """

@@ -54,12 +54,10 @@ class GuideEnum_ELBO(Direct_ELBO, TraceEnum_ELBO):
 
 
 class _EnumerateSites(Messenger):
-    """Gives each site marked for enumeration all its values at once, along a new dimension left of
-    the plates.
+    """Gives each site marked for enumeration all values at once, in a new dimension left of plates.
 
-    Pyro's own handler also follows values through the model's enumerated sites, and reads tensors
-    in ways that torch.vmap does not support; a guide that enumerates its own sites does not need
-    this.
+    Pyro's own handler also follows values through the model's enumerated sites, which is not needed
+    here, and reads tensors in ways that torch.vmap does not support.
     """
 
     def __init__(self, first_dim: int) -> None:

@@ -170,8 +170,7 @@ class Loss(nn.Module):
     ) -> Tensor:
         """Objective for a batch ``[B, *x_shape]``: a scalar in nats per datum, to minimize.
 
-        :param size: how many data the batch stands for; by default B. If given, it is passed on to
-            model and guide.
+        :param size: how many data the batch stands for; by default B. Model and guide get it, too.
         :param kl_weights: of KL(z_j) and KL(c_j), ``[J, 2]``; by default all are 1, which is the
             ELBO. Fade-in, warm-up and beta all act through them.
         :param given: inputs of model and guide other than x.
