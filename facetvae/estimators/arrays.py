@@ -199,7 +199,7 @@ class Reader:
         mean = np.nan_to_num(np.nanmean(some_rows(x), dtype=float))
         return Incomplete(likelihood, float(np.clip(mean, *likelihood.support)))
 
-    def network(self, shape: tuple[int, ...], view: View) -> Architecture:
+    def network(self, shape: tuple[int, ...]) -> Architecture:
         """That of data of a shape whose facets are subspaces, where the user gave none."""
         return default_plain_network(shape, skip=True)
 

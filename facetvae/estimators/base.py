@@ -143,10 +143,6 @@ class FacetEstimator(BaseEstimator):
     runner_: SVIRunner = field(init=False)
     settings_: dict[str, Any] = field(init=False)
 
-    def _new_data(self, X: Any) -> np.ndarray:
-        """Training data as the model takes them."""
-        return self._newly_encoded(self._newly_checked(X))
-
     def _newly_checked(self, X: Any, *y: Any) -> Any:
         """Training data, and labels if there are any, as scikit-learn's check returns them."""
         self.reader_ = self._reader(X)

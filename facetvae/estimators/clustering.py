@@ -99,9 +99,8 @@ FIT_ANEW = "fit anew, with old rows beside them if these still count"
 MOST_IMPROVED = 200_000
 # Whether networks of tables are trained, by what a user calls them.
 HOW_DEEP: dict[Any, Any] = {"linear": False, "deep": True}
-# Names of the facets, None where they are to be counted; and what makes a strategy of subspaces.
+# Names of the facets, None where they are to be counted.
 Names = Sequence[str] | None
-Kind = Callable[..., SubspaceStrategy]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -193,7 +192,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             check_one_of("network", self.network, HOW_DEEP)
         self._say("reads the data")
         check_order(X=X, labels=labels)
-        x = self._new_data(X)
+        x = self._newly_encoded(self._newly_checked(X))
         if names is not None:
             known_labels(labels, names, len(x))  # refuses labels before anything is computed
         # 8-bit data are the user's, whose rows must not change places.
@@ -618,7 +617,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
 
     def _subspaces(
         self,
-        kind: Kind,
+        kind: Callable[..., SubspaceStrategy],
         x: np.ndarray,
         names: Sequence[str],
         dim: int,
@@ -627,7 +626,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     ) -> Any:
         shape = x.shape[1:]
         chosen = replace(
-            self._chosen(x, dim, self.reader_.network(shape, view), view),
+            self._chosen(x, dim, self.reader_.network(shape), view),
             deep=HOW_DEEP.get(self.network, True if self.epochs else None),
         )
         steps = steps or (SUBSPACE_STEPS[1:] if view.linear else SUBSPACE_STEPS)

@@ -211,7 +211,7 @@ class CountsReader(Reader):
         """With a typical total, and the shares of the columns."""
         return likelihood.fitted(x) if isinstance(likelihood, Multinomial) else likelihood
 
-    def network(self, shape: tuple[int, ...], view: View) -> Architecture:
+    def network(self, shape: tuple[int, ...]) -> Architecture:
         return MLP(WIDTHS, dropout=0)
 
     def view(self, x: Any, encoding: Encoding) -> CountsView:

@@ -76,7 +76,7 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
         :raises ValueError: before training, if an argument does not fit.
         :raises FloatingPointError: if training diverges.
         """
-        x = self._new_data(X)
+        x = self._newly_encoded(self._newly_checked(X))
         content_dim, style_dim = self._dims_of(x, "content_dim", "style_dim")
         chosen = self._chosen(x, content_dim + style_dim, default_plain_network(x.shape[1:]))
         group = _groups(groups, len(x))

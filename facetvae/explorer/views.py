@@ -67,8 +67,8 @@ def clusters_view(
     columns = explorer.pictures.shape is None or explorer.columns is not None
     for what, known in (("column", found.columns * columns), ("known label", found.metadata)):
         if known:
-            parts.append(html.H3(f"What the clusters explain of each {what}"))
-            parts.append(dcc.Markdown(columns_table(known), className="known"))
+            title = html.H3(f"What the clusters explain of each {what}")
+            parts += [title, dcc.Markdown(columns_table(known), className="known")]
     return html.Div(parts)
 
 

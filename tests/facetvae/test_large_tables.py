@@ -311,7 +311,9 @@ def test_data_are_copied_once(
     monkeypatch.setattr(outliers, "MOST_ROWS", 80)
     monkeypatch.setitem(sys.modules, "faiss", None)
     for given in (x, mapped):
-        assert peak(lambda given=given: fit._new_data(given)) < 1.6 * x.nbytes
+        assert (
+            peak(lambda given=given: fit._newly_encoded(fit._newly_checked(given))) < 1.6 * x.nbytes
+        )
         assert peak(lambda given=given: fit.predict(given)) < 1.6 * x.nbytes
 
 
