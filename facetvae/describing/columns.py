@@ -38,8 +38,6 @@ FAR = 3
 OVERDISPERSED = 1e-3
 # Beyond it, not every whole number is a float.
 LARGEST = 2.0**53
-# More categories than rows over this are names, not groups, unless there are few.
-ROWS_PER_CATEGORY = 2
 
 
 @dataclass(frozen=True)
@@ -158,11 +156,6 @@ def is_multiplied(values: np.ndarray) -> bool:
     gain = norm.logpdf(log, log.mean(), log.std()) - log
     gain -= norm.logpdf(values, values.mean(), values.std())
     return bool(gain.mean() > FAR * gain.std() / np.sqrt(len(gain)))
-
-
-def are_names(distinct: int, rows: int) -> bool:
-    """Whether so many different values in so many rows are names rather than categories."""
-    return distinct > max(FEW_VALUES, rows / ROWS_PER_CATEGORY)
 
 
 def columns_of(what: str, given: Any, kinds: Mapping[str, str] | None = None) -> list[Column]:

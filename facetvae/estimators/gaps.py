@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from facetvae.table_rules.rows import has_missing, in_parts, some_rows
 from inference.randomness import seeded
@@ -24,7 +23,8 @@ def fitted_fill(x: np.ndarray) -> FactorFill:
     k = max(1, min(FACTORS, D - 1, N // ROWS_PER_FACTOR))
     loc = values.sum(0) / number
     _, s, vt = torch.linalg.svd((values - loc) * there, full_matrices=False)
-    found = _fill(vt[:k] * s[:k, None] / N**0.5, loc, torch.full((D,), 0.5).double())
+    noise = torch.full((D,), 0.5).double()
+    found = FactorFill(vt[:k] * s[:k, None] / N**0.5, loc, noise).double()
     for _ in range(STEPS):
         mean, precision = found.posterior(rows)
         z = torch.cat([mean, torch.ones(N, 1).double()], 1)
@@ -34,12 +34,9 @@ def fitted_fill(x: np.ndarray) -> FactorFill:
         with_z = values.T @ z
         weights = torch.linalg.solve(sums + RIDGE * torch.eye(k + 1), with_z)
         noise = (values.square().sum(0) - (weights * with_z).sum(1)) / number
-        found = _fill(weights[:, :k].T, weights[:, k], noise.clamp(min=LEAST_NOISE**2))
+        noise = noise.clamp(min=LEAST_NOISE**2)
+        found = FactorFill(weights[:, :k].T, weights[:, k], noise).double()
     return found
-
-
-def _fill(*parts: Tensor) -> FactorFill:
-    return FactorFill(*parts).double()
 
 
 def drawn(fill: FactorFill, x: np.ndarray, seed: int = 0) -> np.ndarray:

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from facetvae.describing.columns import FEW_VALUES, are_names
+from facetvae.describing.columns import FEW_VALUES
 
-# More different strings are names or ids.
-MOST_LEVELS = 100
+# More different strings are names or ids; so are more than rows over this, unless there are few.
+MOST_LEVELS, ROWS_PER_LEVEL = 100, 2
 # Different entries that a message names.
 NAMED = 3
 # A number with a decimal comma or with thousands apart, and at most a currency before or a unit
@@ -62,7 +62,7 @@ def check_words(name: str, words: Sequence[str]) -> None:
                 "convert it to plain numbers (1.5 for '1,5', or days since the first), or "
                 f"{categories}"
             )
-    if are_names(len(counts), len(words)) or len(counts) > MOST_LEVELS:
+    if len(counts) > min(MOST_LEVELS, max(FEW_VALUES, len(words) / ROWS_PER_LEVEL)):
         raise ValueError(
             f"column {name!r} has {len(counts)} different strings in {len(words)} rows, which are "
             "names or ids rather than categories: drop it, or make it a category (of pandas or "
