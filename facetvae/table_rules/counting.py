@@ -455,11 +455,13 @@ def _least_share(found: FacetCount, x: np.ndarray, neighbors: np.ndarray) -> flo
 
 
 def _count_whole(x: np.ndarray, dim: int, combined: int, seed: int) -> FacetCount:
-    """All principal components as one group, the first with variance 1."""
+    """All principal components as one group, the first with variance 1: a facet if neighbors tell
+    clusters as well.
+    """
     pca = PCA(dim, random_state=seed).fit(x)
     maps = pca.components_ / np.sqrt(pca.explained_variance_[0])
     group = _evidence((x - pca.mean_) @ maps.T, np.arange(dim), seed, 1)
-    found = replace(group, is_facet=min(group.tree.modes, combined) > 1)
+    found = replace(group, is_facet=group.is_facet and combined > 1)
     return FacetCount([found], pca.mean_, maps, combined)
 
 
