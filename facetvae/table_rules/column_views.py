@@ -16,7 +16,7 @@ import numpy as np
 from scipy.linalg import helmert
 from scipy.sparse.csgraph import connected_components
 from scipy.special import logsumexp, softmax
-from scipy.stats import chi2
+from scipy.stats import chi2, norm, rankdata
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
@@ -25,6 +25,7 @@ from facetvae.table_rules.grids import JOINT, grid_of, shared_information
 from facetvae.table_rules.known import allowed, starts_of, sureness
 from facetvae.table_rules.merging import fitted_mixture, on_one_thread
 from facetvae.table_rules.normals import conditional_means, covariance_of, log_normal
+from facetvae.table_rules.repeated import as_one_column, codes_told, levels_of_one, numbers_told
 from facetvae.table_rules.rows import some_rows
 
 # Most columns and rows in which views are looked for.
@@ -36,12 +37,12 @@ BINS, LEVEL = 5, 0.01
 # without a gain end the search, and starts of each.
 MOST, MANY, MOST_ALONE, PATIENCE, STARTS = 12, 8, 3, 2, 2
 # Passes over the rows, and the gain in nats a row that ends them; how often columns change places.
-PASSES, ENOUGH, ROUNDS = 100, 1e-4, 5
+PASSES, ENOUGH, ROUNDS, REFITS = 100, 1e-4, 5, 2
+# Nats a row below another view from which on one is not fitted further.
+SLACK = 0.1
 # Rows at a column's own frequencies that are added to each cluster; of numbers, half of one at the
 # column's variance. And the least share of that variance within a cluster.
 PRIOR, LEAST = 1.0, 1e-3
-# Share of a column's variance that others leave, below which they tell it.
-TOLD = 0.01
 # The variance of a constant column.
 SMALL = 1e-12
 
@@ -168,6 +169,8 @@ class ColumnView:
     :ivar fit: BIC, as a log-density.
     :ivar r: responsibilities for the rows it was fitted to ``[N, M]``.
     :ivar part: the cluster of each of the M components; by default each is one.
+    :ivar covariance: of its numbers within components ``[m, m]``; by default columns are
+        independent within these, and have variances of their own in each.
     """
 
     fitted: Statistics
@@ -175,6 +178,7 @@ class ColumnView:
     fit: float
     r: np.ndarray
     part: np.ndarray | None = None
+    covariance: np.ndarray | None = None
 
     def __str__(self) -> str:
         grid = "" if self.part is None else " of a grid"
@@ -215,7 +219,7 @@ class ColumnView:
                 break
             z, mask = rows.standardized(own), allowed(label, k)
             starts = starts_of(z, label, _clusters_of(z, k), k)
-            found = [_mixture(rows, own, np.eye(k)[start], mask) for start in starts]
+            found = [_mixture(_started(rows, own, start, k), mask) for start in starts]
             view = max(found, key=lambda each: sureness(each.responsibilities(rows), label))
         return view
 
@@ -223,7 +227,31 @@ class ColumnView:
         """log p(x, component) of rows' values in its columns ``[N, M]``."""
         own = np.isin(self.fitted.owner, self.columns)
         weights = (self.r.sum(0) + PRIOR) / (self.r + PRIOR / len(self.r)).sum()
-        return rows.features[:, own] @ self.fitted.coefficients(self.r)[own] + np.log(weights)
+        if self.covariance is None:
+            return rows.features[:, own] @ self.fitted.coefficients(self.r)[own] + np.log(weights)
+        own[: 3 * len(self.fitted.numbers)] = False
+        codes = rows.features[:, own] @ self.fitted.coefficients(self.r)[own] + np.log(weights)
+        return codes + log_normal(self.residuals(rows), self.covariance).T
+
+    def residuals(self, rows: Statistics) -> np.ndarray:
+        """Of rows' numbers in its columns, from each component's means ``[M, N, m]``."""
+        own, m = np.isin(self.fitted.numbers, self.columns), len(self.fitted.numbers)
+        _, linear, square = self.fitted.coefficients(self.r)[: 3 * m].reshape(3, m, -1)[:, own]
+        return rows.values[:, self.numbers] + (linear / (2 * square)).T[:, None]
+
+    @property
+    def cost(self) -> float:
+        """What BIC takes for its parameters, in nats."""
+        (n, k), m = self.r.shape, len(self.numbers)
+        each = float(self.fitted.cost[self.columns].sum())
+        if self.covariance is None:
+            return k * each + (k - 1) * np.log(n) / 2
+        return k * each + (k - 1 + m * (m + 1) / 2 - k * m) * np.log(n) / 2
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """Those of its columns that are numbers."""
+        return np.intersect1d(self.columns, self.fitted.numbers)
 
 
 @dataclass(frozen=True)
@@ -288,10 +316,12 @@ class ColumnViews:
 
     :ivar views: each a :class:`ColumnView`, or a :class:`SubspaceView` in the place of such.
     :ivar statistics: of the rows that they were fitted to.
+    :ivar sets: of columns that are levels of one category.
     """
 
     views: Sequence[Any]
     statistics: Statistics
+    sets: Sequence[np.ndarray] = ()
 
     @property
     def number(self) -> int:
@@ -338,7 +368,7 @@ class ColumnViews:
         fitted, views = self.statistics, list({id(v.r): v for v in self.of_numbers}.values())
         left = np.setdiff1d(self.free_numbers, _all_columns(views))
         one = np.ones((len(fitted.values), 1))
-        views.append(ColumnView(fitted, left, float(fitted.alone[left].sum()), one))
+        views.append(_correlated(ColumnView(fitted, left, float(fitted.alone[left].sum()), one)))
         joint = [logsumexp(view.log_joint(fitted), 1) for view in views]
         cost = sum(own.sum() - view.fit for own, view in zip(joint, views, strict=True))
         return np.sum(joint, 0) - cost / len(fitted.values)
@@ -356,14 +386,18 @@ class ColumnViews:
 
         :param values: of rows ``[N, D]``, with the clusters ``label`` ``[N]``, -1 where unknown.
         """
-        rows, views = Statistics(values, self.statistics.levels), list(self.views)
+        rows, views = self._rows(values), list(self.views)
         views[place] = views[place].known(rows, label, k)
         return replace(self, views=views)
 
     def responsibilities(self, values: np.ndarray) -> list[np.ndarray]:
         """p(c given x) of each view ``[N, K]``, for values ``[N, D]``."""
-        rows = Statistics(values, self.statistics.levels)
+        rows = self._rows(values)
         return [view.responsibilities(rows) for view in self.views]
+
+    def _rows(self, values: np.ndarray) -> Statistics:
+        levels = self.statistics.levels
+        return Statistics(as_one_column(values, levels, self.sets)[0], levels)
 
 
 def _all_columns(views: Sequence[ColumnView]) -> np.ndarray:
@@ -392,8 +426,11 @@ def column_views(values: np.ndarray, levels: Sequence[int], seed: int = 0) -> Co
     fitted = Statistics(np.where(unseen, 0.0, rows), np.asarray(levels))
     if len(levels) > MAX_COLUMNS:
         return ColumnViews([], fitted)
-    told = fitted.numbers[_told_by_others(fitted.covariance)]
-    if len(told):
+    sets = levels_of_one(fitted.values, fitted.levels)
+    fitted = Statistics(*as_one_column(fitted.values, fitted.levels, sets))
+    told = fitted.numbers[numbers_told(fitted.covariance)].tolist()
+    told += codes_told(fitted.values, fitted.levels, told)
+    if told:
         is_told = np.isin(np.arange(len(levels)), told)
         fitted = Statistics(np.where(is_told, 0.0, fitted.values), fitted.levels)
     dependence, tied = _dependence(fitted)
@@ -402,7 +439,8 @@ def column_views(values: np.ndarray, levels: Sequence[int], seed: int = 0) -> Co
     found = [view for own in groups for view in _divided(fitted, own, dependence, seed)]
     views = [v for v in _exchanged(fitted, found, seed) if v.fit > _apart(fitted, v, seed)]
     views.sort(key=lambda view: view.fit - fitted.alone[view.columns].sum())
-    return ColumnViews([part for view in views for part in _grid(fitted, view, seed)], fitted)
+    views = [part for view in views for part in _grid(fitted, view, seed)]
+    return ColumnViews(views, fitted, sets)
 
 
 def _grid(fitted: Statistics, view: ColumnView, seed: int) -> list[ColumnView]:
@@ -415,18 +453,6 @@ def _grid(fitted: Statistics, view: ColumnView, seed: int) -> list[ColumnView]:
     if grid is None or shared_information([each[view.r.argmax(1)] for each in grid]) > JOINT:
         return [view]
     return [replace(view, part=part) for part in grid]
-
-
-def _told_by_others(covariance: np.ndarray) -> np.ndarray:
-    """Which columns those before them tell, as copies and sums are told, or do not vary ``[m]``:
-    what tells them is no grouping.
-    """
-    left, told = covariance.copy(), np.zeros(len(covariance), bool)
-    for d in range(len(left)):
-        told[d] = left[d, d] < TOLD
-        if not told[d]:
-            left -= np.outer(left[:, d], left[d]) / left[d, d]
-    return told
 
 
 def _dependence(fitted: Statistics) -> tuple[np.ndarray, np.ndarray]:
@@ -448,14 +474,26 @@ def _dependence(fitted: Statistics) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _apart(fitted: Statistics, view: ColumnView, seed: int) -> float:
-    """BIC, as a log-density, of a view's columns each with clusters of its own: tails are no sign
-    of clusters that columns share.
+    """BIC, as a log-density, of a view's columns each with clusters of its own, and numbers that
+    are correlated as normal ones are: neither tails nor these are signs of shared clusters.
     """
-    numbers = np.intersect1d(view.columns, fitted.numbers)
-    alone = fitted.alone.copy()
+    numbers, alone = view.numbers, fitted.alone.copy()
     for d in numbers:
         alone[d] = _view(fitted, np.array([d]), seed, MOST_ALONE).fit
-    return float(alone[view.columns].sum())
+    return float(alone[view.columns].sum() + _gain_of_one_copula(fitted.values[:, numbers]))
+
+
+def _gain_of_one_copula(x: np.ndarray) -> float:
+    """What BIC, as a log-density, gains if numbers ``[N, m]``, NaN where missing, depend on each
+    other as jointly normal ones do, whatever the distribution of each.
+    """
+    if x.shape[1] < 2:
+        return 0.0
+    ranks = rankdata(x, axis=0, nan_policy="omit")
+    scores = norm.ppf((ranks - 0.5) / (~np.isnan(x)).sum(0))
+    covariance = covariance_of(scores)
+    gain = log_normal(scores, covariance) - log_normal(scores, np.diag(np.diag(covariance)))
+    return max(0.0, float(gain.sum() - np.log(len(x)) * x.shape[1] * (x.shape[1] - 1) / 4))
 
 
 def _divided(
@@ -494,19 +532,21 @@ def _exchanged(fitted: Statistics, views: list[ColumnView], seed: int) -> list[C
 
 
 def _view(fitted: Statistics, columns: np.ndarray, seed: int, most: int = MOST) -> ColumnView:
-    """With the number of clusters that BIC prefers; one if it prefers numbers that are jointly
-    normal. The search ends once clusters that gain as much as the last one would not get there.
+    """With the number of clusters that BIC prefers, within which numbers may be correlated; so one
+    cluster may be. The search ends once clusters that gain as much as the last one would not get
+    there.
     """
     n = len(fitted.values)
     one = ColumnView(fitted, columns, fitted.alone[columns].sum(), np.ones((n, 1)))
-    normal, fits, best = one.fit + _gain_of_one_normal(fitted, columns), [one.fit], one
+    best = last = _correlated(one)
     for k in range(2, min(most, n) + 1):
-        best = max(best, _with_clusters(one, k, seed), key=lambda view: view.fit)
-        fits.append(best.fit)
-        hopeless = best.fit + (most - k) * (fits[-1] - fits[-2]) < normal
-        if k - best.num_clusters >= PATIENCE or hopeless:
+        found = _correlated(_with_clusters(one, k, seed), best.fit)
+        best = max(best, found, key=lambda view: view.fit)
+        hopeless = found.fit + (most - k) * (found.fit - last.fit) < best.fit
+        if k - best.num_clusters >= PATIENCE and (best.num_clusters > 1 or hopeless):
             break
-    return best if best.fit > normal else replace(one, fit=max(one.fit, normal))
+        last = found
+    return best
 
 
 def _with_clusters(view: ColumnView, k: int, seed: int = 0) -> ColumnView:
@@ -514,7 +554,7 @@ def _with_clusters(view: ColumnView, k: int, seed: int = 0) -> ColumnView:
     z, found = view.fitted.standardized(view.columns), []
     for i in range(STARTS):
         start = _clusters_of(z, k, seed + i)
-        found.append(_mixture(view.fitted, view.columns, np.eye(k)[start]))
+        found.append(_mixture(_started(view.fitted, view.columns, start, k)))
     return max(found, key=lambda view: view.fit)
 
 
@@ -525,33 +565,47 @@ def _clusters_of(z: np.ndarray, k: int, seed: int = 0) -> np.ndarray:
         return KMeans(k, n_init=1, max_iter=10, random_state=seed).fit_predict(z)
 
 
-def _gain_of_one_normal(fitted: Statistics, columns: np.ndarray) -> float:
-    """What BIC, as a log-density, gains if a view's numbers are jointly normal."""
-    own = np.isin(fitted.numbers, columns)
-    d = int(own.sum())
-    if d < 2:
-        return 0.0
-    covariance = fitted.covariance[np.ix_(own, own)]
-    together = log_normal(fitted.unit[:, own], covariance)
-    apart = log_normal(fitted.unit[:, own], np.diag(np.diag(covariance)))
-    return float((together - apart).sum() - np.log(len(fitted.values)) * d * (d - 1) / 4)
+def _correlated(view: ColumnView, least: float = -np.inf) -> ColumnView:
+    """The view, or, if BIC prefers it, one with numbers that are correlated within clusters; or, of
+    numbers alone, within a single one, since clusters come near any density of such.
+
+    :param least: what is far below it is not fitted further.
+    """
+    m = len(view.numbers)
+    if m < 2 or (view.num_clusters > 1 and m == len(view.columns)):
+        return view
+    other = _mixture(replace(view, covariance=_within(view)), passes=1)
+    if view.num_clusters > 1 and other.fit > least - SLACK * len(view.r):
+        for _ in range(REFITS):
+            other = _mixture(replace(other, covariance=_within(other)))
+    return max(view, other, key=lambda each: each.fit)
 
 
-def _mixture(
-    fitted: Statistics, columns: np.ndarray, r: np.ndarray, mask: np.ndarray | float = 0.0
-) -> ColumnView:
-    """By expectation-maximization from responsibilities.
+def _within(view: ColumnView) -> np.ndarray:
+    """Of a view's numbers within clusters, by one draw of these ``[m, m]``."""
+    u = np.random.default_rng(0).random((len(view.r), 1))
+    drawn = np.minimum((view.r.cumsum(1) < u).sum(1), view.r.shape[1] - 1)
+    left = view.residuals(view.fitted)[drawn, np.arange(len(drawn))]
+    scale = np.sqrt(np.nanmean(left**2, 0)).clip(SMALL)
+    return covariance_of(left / scale) * np.outer(scale, scale)
+
+
+def _mixture(view: ColumnView, mask: np.ndarray | float = 0.0, passes: int = PASSES) -> ColumnView:
+    """By expectation-maximization from a view's responsibilities.
 
     :param mask: of clusters that rows are known not to be in ``-inf``, ``[N, K]``.
     """
-    k, last = r.shape[1], -np.inf
-    view = ColumnView(fitted, columns, 0.0, 0.9 * r + 0.1 / k)
-    for _ in range(PASSES):
-        joint = view.log_joint(fitted) + mask
+    n, last = len(view.r), -np.inf
+    for _ in range(passes):
+        joint = view.log_joint(view.fitted) + mask
         total = logsumexp(joint, 1)
         view = replace(view, r=np.exp(joint - total[:, None]))
-        if total.sum() - last < ENOUGH * len(r):
+        if total.sum() - last < ENOUGH * n:
             break
         last = total.sum()
-    cost = k * fitted.cost[columns].sum() + (k - 1) * np.log(len(r)) / 2
-    return replace(view, fit=float(total.sum() - cost))
+    return replace(view, fit=float(total.sum() - view.cost))
+
+
+def _started(fitted: Statistics, columns: np.ndarray, start: np.ndarray, k: int) -> ColumnView:
+    """Near clusters ``[N]``."""
+    return ColumnView(fitted, columns, 0.0, 0.9 * np.eye(k)[start] + 0.1 / k)

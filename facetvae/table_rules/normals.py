@@ -18,7 +18,7 @@ def covariance_of(x: np.ndarray) -> np.ndarray:
     covariance = np.eye(x.shape[1])
     for _ in range(PASSES):
         inverse, at, _ = _inverses(x, covariance)
-        filled, told = _means(x, covariance, inverse[at]), np.bincount(at) / len(x)
+        filled, told = _means(x, covariance, inverse, at), np.bincount(at) / len(x)
         left = covariance - covariance @ np.einsum("p,pij->ij", told, inverse) @ covariance
         last, covariance = covariance, filled.T @ filled / len(x) + left
         covariance = (covariance + RIDGE * np.eye(len(covariance))) / (1 + RIDGE)
@@ -32,27 +32,38 @@ def conditional_means(x: np.ndarray, covariance: np.ndarray) -> np.ndarray:
     each = []
     for rows in np.array_split(x, 1 + x.size * x.shape[1] // AT_ONCE):
         inverse, at, _ = _inverses(rows, covariance)
-        each.append(_means(rows, covariance, inverse[at]))
+        each.append(_means(rows, covariance, inverse, at))
     return np.concatenate(each)
 
 
 def log_normal(x: np.ndarray, covariance: np.ndarray) -> np.ndarray:
-    """The log-density of what is there of rows ``[N, D]`` whose means are 0: ``[N]``."""
-    inverse, at, volume = _inverses(x, covariance)
+    """The log-density of what is there of rows ``[..., N, D]`` whose means are 0, and whose gaps
+    are the first's: ``[..., N]``.
+    """
+    first = x[(0,) * (x.ndim - 2)]
+    inverse, at, volume = _inverses(first, covariance)
     values = np.nan_to_num(x)
-    squares = np.einsum("ni,nij,nj->n", values, inverse[at], values)
-    return -(squares + volume[at] + np.log(2 * np.pi) * (~np.isnan(x)).sum(1)) / 2
+    squares = (_times(values, inverse, at) * values).sum(-1)
+    return -(squares + volume[at] + np.log(2 * np.pi) * (~np.isnan(first)).sum(1)) / 2
 
 
-def _means(x: np.ndarray, covariance: np.ndarray, inverse: np.ndarray) -> np.ndarray:
-    return np.einsum("nij,nj->ni", inverse, np.nan_to_num(x)) @ covariance
+def _times(x: np.ndarray, inverse: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """Each row times its pattern's matrix."""
+    return x @ inverse[0] if len(inverse) == 1 else np.einsum("...ni,nij->...nj", x, inverse[at])
+
+
+def _means(
+    x: np.ndarray, covariance: np.ndarray, inverse: np.ndarray, at: np.ndarray
+) -> np.ndarray:
+    return _times(np.nan_to_num(x), inverse, at) @ covariance
 
 
 def _inverses(x: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Of what is there in each pattern of gaps: the inverse of its covariance, 0 elsewhere,
     ``[P, D, D]``; each row's pattern ``[N]``; and the logarithm of its determinant ``[P]``.
     """
-    there, at = np.unique(~np.isnan(x), axis=0, return_inverse=True)
+    bits, at = np.unique(np.packbits(~np.isnan(x), axis=1), axis=0, return_inverse=True)
+    there = np.unpackbits(bits, axis=1, count=x.shape[1]).astype(bool)
     pairs, one = there[:, :, None] & there[:, None], np.eye(len(covariance))
     own = np.where(pairs, covariance, one)
     return np.where(pairs, np.linalg.inv(own), 0.0), at.reshape(-1), np.linalg.slogdet(own)[1]
