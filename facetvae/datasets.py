@@ -99,7 +99,9 @@ def _idx_files(name: str, label: str, root: str | Path | None) -> Dataset:
 
 
 def _idx_split(raw: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
-    """Images ``[N, 784]`` and labels ``[N]`` of idx files: 0, 0, 8 (bytes), axes, lengths, data."""
+    """Images ``[N, 784]`` and labels ``[N]`` of idx files, in which the number of axes, their
+    lengths and the values come after two zeros and the type.
+    """
     found = []
     for what in ("images-idx3", "labels-idx1"):
         data = (raw / f"{split}-{what}-ubyte").read_bytes()

@@ -137,13 +137,14 @@ def cluster_samples(
 
     Example:
         >>> import numpy as np
-        >>> from facetvae import GaussianMixture, SharedMLP, VaDE, VaDEGuide
+        >>> from facetvae import MFCVAE, GaussianMixture, MLPLadder, VaDEGuide
         >>> from inference.figures import cluster_samples
-        >>> guide = VaDEGuide(VaDE((1, 8, 8), GaussianMixture(3, 2), network=SharedMLP((8,))))
+        >>> facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 2)}
+        >>> guide = VaDEGuide(MFCVAE((1, 8, 8), facets, network=MLPLadder((8, 8))))
         >>> x = np.random.default_rng(0).random((20, 1, 8, 8))
-        >>> figure = cluster_samples(guide, x, "cluster", columns=5, temperature=0.5)
+        >>> figure = cluster_samples(guide, x, "digit", columns=5, temperature=0.5)
         >>> figure.get_suptitle()
-        'cluster: samples of each cluster, temperature 0.5'
+        'digit: samples of each cluster, temperature 0.5'
     """
     shape = image_shape_of(guide, image_shape, columns=columns, max_clusters=max_clusters)
     order, _, _ = _ranked_clusters(guide, x, facet, max_clusters)
@@ -186,11 +187,12 @@ def facet_draws(
 
     Example:
         >>> import numpy as np
-        >>> from facetvae import GaussianMixture, SharedMLP, VaDE, VaDEGuide
+        >>> from facetvae import MFCVAE, GaussianMixture, MLPLadder, VaDEGuide
         >>> from inference.figures import facet_draws
-        >>> guide = VaDEGuide(VaDE((1, 8, 8), GaussianMixture(3, 2), network=SharedMLP((8,))))
+        >>> facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 2)}
+        >>> guide = VaDEGuide(MFCVAE((1, 8, 8), facets, network=MLPLadder((8, 8))))
         >>> x = np.random.default_rng(0).random((20, 1, 8, 8))
-        >>> figure = facet_draws(guide, x, "cluster", rows=2, columns=3)
+        >>> figure = facet_draws(guide, x, "digit", rows=2, columns=3)
         >>> len(figure.axes[0].get_yticks())  # a row for each sample
         2
     """
@@ -234,13 +236,14 @@ def facet_swaps(
 
     Example:
         >>> import numpy as np
-        >>> from facetvae import GaussianMixture, SharedMLP, VaDE, VaDEGuide
+        >>> from facetvae import MFCVAE, GaussianMixture, MLPLadder, VaDEGuide
         >>> from inference.figures import facet_swaps
-        >>> guide = VaDEGuide(VaDE((1, 8, 8), GaussianMixture(3, 2), network=SharedMLP((8,))))
+        >>> facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 2)}
+        >>> guide = VaDEGuide(MFCVAE((1, 8, 8), facets, network=MLPLadder((8, 8))))
         >>> x = np.random.default_rng(0).random((20, 1, 8, 8))
-        >>> figure = facet_swaps(guide, x, "cluster", pairs=2)
+        >>> figure = facet_swaps(guide, x, "digit", pairs=2)
         >>> [text.get_text() for text in figure.axes[0].get_yticklabels()]
-        ['datum', 'reconstruction', "with the other's cluster"]
+        ['datum', 'reconstruction', "with the other's digit"]
     """
     shape = image_shape_of(guide, image_shape, pairs=pairs)
     guide.model.prior(facet)  # which refuses an unknown one
