@@ -13,13 +13,13 @@ from narwhals.stable.v2.dependencies import is_polars_lazyframe
 from scipy.sparse import issparse
 from torch import Tensor
 
-from facetvae.describing.columns import FEW_VALUES
 from facetvae.estimators.defaults import default_plain_network
 from facetvae.estimators.encoding import Encoding, encoding_of
 from facetvae.estimators.gaps import drawn, fitted_fill, means
 from facetvae.estimators.words import reads_as_number
 from facetvae.table_rules.components import residual_scale
 from facetvae.table_rules.linear_model import FilledRows
+from facetvae.table_rules.repeated import atom_of
 from facetvae.table_rules.rows import DISTINCT, has_missing, some_rows
 from ppl_models import Bernoulli, FactorFill, Incomplete, Likelihood, Normal
 from ppl_models.given.arrays import (
@@ -42,6 +42,9 @@ from ppl_models.given.labels import with_unknown
 from ppl_models.likelihood_base import rebuilt
 from ppl_models.networks import Architecture
 
+# Rows for each value of a rounded column, at least; how far from multiples of a step, in steps,
+# numbers of 32 bits may be.
+PER_STEP, ROUNDED = 8, 0.05
 # What to do with columns that hold no numbers.
 ADVICE = {
     Kind.DATES: "dates as numbers, such as days since the first",
@@ -92,8 +95,8 @@ class View:
         numbers, rng = self.numbers(x).astype(float), np.random.default_rng(seed)
         everywhere = _in_lattice(numbers, rng)
         for column in numbers.T:
-            if everywhere or _has_few_steps(column):
-                column[:] = _spread(column, rng)
+            if everywhere or has_steps(column):
+                column[:] = spread(column, rng)
         return numbers
 
     def table(self, x: np.ndarray, seed: int) -> tuple[np.ndarray, list[int]]:
@@ -105,8 +108,8 @@ class View:
             levels.append(2 if len(distinct) == 2 else 0)
             if len(distinct) == 2:
                 column[there] = np.searchsorted(distinct, column[there])
-            elif _has_few_steps(column[there]):
-                column[there] = _spread(column[there], rng)
+            elif has_steps(column[there]):
+                column[there] = spread(column[there], rng)
         return values, levels
 
     def residual_scale(self, x: np.ndarray, dim: int) -> float:
@@ -124,16 +127,24 @@ def _in_lattice(x: np.ndarray, rng: np.random.Generator) -> bool:
     return x.shape[1] == 1 or distinct > max(len(np.unique(column)) for column in x.T)
 
 
-def _has_few_steps(values: np.ndarray) -> bool:
-    """Whether a column has a few values at equal distances, and none in most rows."""
+def has_steps(values: np.ndarray) -> bool:
+    """Whether a column was rounded: its values are a few multiples of a step, none in most rows."""
     levels, counts = np.unique(values, return_counts=True)
-    if not 2 < len(levels) <= FEW_VALUES or counts.max() > len(values) / 2:
+    if not 2 < len(levels) <= len(values) / PER_STEP or counts.max() > len(values) / 2:
         return False
-    return bool(np.allclose(np.diff(levels), levels[1] - levels[0]))
+    steps = np.diff(levels)
+    return bool(np.allclose(ratio := steps / steps.min(), ratio.round(), rtol=0, atol=ROUNDED))
 
 
-def _spread(values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Each value drawn anew, up to halfway to the next ones, or half the median step."""
+def spread(values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Each value drawn anew, up to halfway to the next ones, or half the median step; but for one
+    that stands apart (:func:`~facetvae.table_rules.repeated.atom_of`).
+    """
+    if (atom := atom_of(values)) is not None:
+        others = values != atom
+        values = values.copy()
+        values[others] = spread(values[others], rng)
+        return values
     levels, level = np.unique(values, return_inverse=True)
     if len(levels) < 2:
         return values

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from scipy.linalg import block_diag
 
-from facetvae.estimators.arrays import View
+from facetvae.estimators.arrays import View, has_steps, spread
 from facetvae.table_rules.components import largest
 from facetvae.table_rules.rows import some_rows
 from ppl_models import Columns
@@ -58,7 +58,7 @@ class ColumnsView(View):
 
     def table(self, x: np.ndarray, seed: int) -> tuple[np.ndarray, list[int]]:
         """Codes as they are, other columns as encoders see them; of counts roots, which vary evenly
-        about different means. Whole numbers are spread over the steps between them.
+        about different means. Rounded numbers are spread over the steps between them.
         """
         values, rng, levels = x.astype(float), np.random.default_rng(seed), []
         for own, column in zip(self.columns, values.T, strict=True):
@@ -66,8 +66,9 @@ class ColumnsView(View):
             levels.append(int(own.support[1]) + 1 if coded else 0)
             if coded:
                 continue
-            if (np.nan_to_num(column) % 1 == 0).all():
-                column += rng.uniform(-0.5, 0.5, len(column))
+            there = ~np.isnan(column)
+            if has_steps(column[there]) or (column[there] % 1 == 0).all():
+                column[there] = spread(column[there], rng)
             if own.discrete:
                 column[:] = np.sqrt(column + 0.5)
             else:

@@ -642,7 +642,7 @@ def views_found(x: np.ndarray, seed: int, view: View, count: FacetCount | None) 
     filled = without_gaps(found.statistics.values[:, numbers], DRAWS)
     rows, _ = filled[0]
     loc, scale = rows.mean(0), rows.std(0).clip(1e-12)
-    if count is None or len(numbers) < x.shape[1]:
+    if count is None or len(numbers) < x.shape[1] or found.recoding.atoms:
         count = number_of_facets((rows - loc) / scale, seed)
         count = replace(count, loc=loc, maps=count.maps / scale)
     if not count.number:

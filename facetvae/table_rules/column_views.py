@@ -25,7 +25,7 @@ from facetvae.table_rules.grids import JOINT, grid_of, shared_information
 from facetvae.table_rules.known import allowed, starts_of, sureness
 from facetvae.table_rules.merging import fitted_mixture, on_one_thread
 from facetvae.table_rules.normals import conditional_means, covariance_of, log_normal
-from facetvae.table_rules.repeated import as_one_column, codes_told, levels_of_one, numbers_told
+from facetvae.table_rules.repeated import Recoding, codes_told, numbers_told
 from facetvae.table_rules.rows import some_rows
 
 # Most columns and rows in which views are looked for.
@@ -316,12 +316,12 @@ class ColumnViews:
 
     :ivar views: each a :class:`ColumnView`, or a :class:`SubspaceView` in the place of such.
     :ivar statistics: of the rows that they were fitted to.
-    :ivar sets: of columns that are levels of one category.
+    :ivar recoding: how columns are read; their numbers are of what it gives.
     """
 
     views: Sequence[Any]
     statistics: Statistics
-    sets: Sequence[np.ndarray] = ()
+    recoding: Recoding
 
     @property
     def number(self) -> int:
@@ -396,8 +396,7 @@ class ColumnViews:
         return [view.responsibilities(rows) for view in self.views]
 
     def _rows(self, values: np.ndarray) -> Statistics:
-        levels = self.statistics.levels
-        return Statistics(as_one_column(values, levels, self.sets)[0], levels)
+        return Statistics(self.recoding(values), self.recoding.levels)
 
 
 def _all_columns(views: Sequence[ColumnView]) -> np.ndarray:
@@ -423,15 +422,15 @@ def column_views(values: np.ndarray, levels: Sequence[int], seed: int = 0) -> Co
     """
     rows = some_rows(values, most=MAX_ROWS)
     unseen = np.isnan(rows).all(0)  # in these rows: as a constant
-    fitted = Statistics(np.where(unseen, 0.0, rows), np.asarray(levels))
+    rows = np.where(unseen, 0.0, rows)
+    recoding = Recoding.of(rows, np.asarray(levels))
+    fitted = Statistics(recoding(rows), recoding.levels)
     if len(levels) > MAX_COLUMNS:
-        return ColumnViews([], fitted)
-    sets = levels_of_one(fitted.values, fitted.levels)
-    fitted = Statistics(*as_one_column(fitted.values, fitted.levels, sets))
+        return ColumnViews([], fitted, recoding)
     told = fitted.numbers[numbers_told(fitted.covariance)].tolist()
     told += codes_told(fitted.values, fitted.levels, told)
     if told:
-        is_told = np.isin(np.arange(len(levels)), told)
+        is_told = np.isin(np.arange(len(fitted.levels)), told)
         fitted = Statistics(np.where(is_told, 0.0, fitted.values), fitted.levels)
     dependence, tied = _dependence(fitted)
     _, part = connected_components(tied, directed=False)
@@ -440,7 +439,7 @@ def column_views(values: np.ndarray, levels: Sequence[int], seed: int = 0) -> Co
     views = [v for v in _exchanged(fitted, found, seed) if v.fit > _apart(fitted, v, seed)]
     views.sort(key=lambda view: view.fit - fitted.alone[view.columns].sum())
     views = [part for view in views for part in _grid(fitted, view, seed)]
-    return ColumnViews(views, fitted, sets)
+    return ColumnViews(views, fitted, recoding)
 
 
 def _grid(fitted: Statistics, view: ColumnView, seed: int) -> list[ColumnView]:

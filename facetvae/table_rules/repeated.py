@@ -1,10 +1,11 @@
-"""Columns that repeat others: copies, sums, the class of a number, a category in a column a level.
-What they share with these is no grouping.
+"""Columns that say what others say, or two things at once: copies, sums, the class of a number, a
+category in a column a level; an amount that is often exactly zero. None of this is a grouping.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,6 +15,8 @@ TOLD = 0.01
 # Rows that two columns of zeros and ones would share by chance, if they share none, from which on
 # they are levels of one category.
 BY_CHANCE = 12
+# Share of the rows that a value of its own has at least, and how many times the next one's.
+LEAST_ATOM, FAR_AHEAD = 0.05, 4
 
 
 def levels_of_one(values: np.ndarray, levels: np.ndarray) -> list[np.ndarray]:
@@ -39,16 +42,56 @@ def levels_of_one(values: np.ndarray, levels: np.ndarray) -> list[np.ndarray]:
     return sets
 
 
-def as_one_column(
-    values: np.ndarray, levels: np.ndarray, sets: Sequence[np.ndarray]
-) -> tuple[np.ndarray, np.ndarray]:
-    """With the category that a set of columns codes in the first, and constants in the others."""
-    values, levels = values.copy(), levels.copy()
-    for own in sets:
-        code = values[:, own] @ np.arange(1, len(own) + 1)
-        values[:, own], levels[own] = 0, 1
-        values[:, own[0]], levels[own[0]] = code, len(own) + 1
-    return values, levels
+def atom_of(values: np.ndarray) -> float | None:
+    """A number that many rows share, unlike all others, as customers share a spending of zero; of
+    values ``[N]``, NaN where missing.
+    """
+    values = values[~np.isnan(values)]
+    distinct, counts = np.unique(values, return_counts=True)
+    if len(distinct) < 3:
+        return None
+    second, first = np.sort(counts)[-2:]
+    stands_apart = first >= LEAST_ATOM * len(values) and first > FAR_AHEAD * second
+    return float(distinct[counts.argmax()]) if stands_apart else None
+
+
+@dataclass(frozen=True)
+class Recoding:
+    """How columns are read as what they say.
+
+    :ivar levels: of each column the number of its categories, 0 for numbers; those of ``atoms``
+        come last.
+    :ivar sets: of columns that are levels of one category; it is read in the first, and the others
+        as constants.
+    :ivar atoms: by column of numbers, a value of its own: whether a row has it is a column more,
+        and the number is missing.
+    """
+
+    levels: np.ndarray
+    sets: Sequence[np.ndarray]
+    atoms: Mapping[int, float]
+
+    @classmethod
+    def of(cls, values: np.ndarray, levels: np.ndarray) -> Recoding:
+        """From values ``[N, D]``: numbers, and codes of categories; NaN where missing."""
+        sets, whole = levels_of_one(values, levels), levels.copy()
+        for own in sets:
+            whole[own], whole[own[0]] = 1, len(own) + 1
+        each = {int(d): atom_of(values[:, d]) for d in np.flatnonzero(levels == 0)}
+        atoms = {d: atom for d, atom in each.items() if atom is not None}
+        return cls(np.append(whole, np.full(len(atoms), 2)), sets, atoms)
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        values = values.copy()
+        for own in self.sets:
+            code = values[:, own] @ np.arange(1, len(own) + 1)
+            values[:, own], values[:, own[0]] = 0, code
+        more = []
+        for d, atom in self.atoms.items():
+            own = values[:, d].copy()
+            more.append(np.where(np.isnan(own), np.nan, own == atom))
+            values[own == atom, d] = np.nan
+        return np.column_stack([values, *more])
 
 
 def numbers_told(covariance: np.ndarray) -> np.ndarray:
