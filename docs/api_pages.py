@@ -31,7 +31,7 @@ PAGES: dict[str, tuple[str, list[str]]] = {
         "Models",
         [
             f"ppl_models.{name}"
-            for name in ("base", "mfcvae", "vlac", "ivae", "mlvae", "nvae", "flow", "vqvae")
+            for name in ("base", "mfcvae", "vade", "vlac", "ivae", "mlvae", "nvae", "flow", "vqvae")
         ],
     ),
     "priors": ("Priors", ["ppl_models.priors.base", "ppl_models.priors"]),
@@ -56,7 +56,6 @@ PAGES: dict[str, tuple[str, list[str]]] = {
                 "callbacks",
                 "checkpoints",
                 "export",
-                "guard",
                 "distributed",
             )
         ],

@@ -24,7 +24,7 @@ from ppl_models.given.checks import check_kind, check_one_of, check_positive, ch
 from ppl_models.modes import network_precision
 from ppl_models.turns import exclusive
 
-__all__ = ["Callback", "Run"]
+__all__ = ["Callback", "Guard", "Run"]
 
 #: Ways to compute a step: chosen by the number of steps; a recorded program, replayed, by XLA for
 #: many steps at a time, or as a CUDA graph; or Pyro's own handlers in every step.
