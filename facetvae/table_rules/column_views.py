@@ -545,7 +545,19 @@ def _view(fitted: Statistics, columns: np.ndarray, seed: int, most: int = MOST) 
         if k - best.num_clusters >= PATIENCE and (best.num_clusters > 1 or hopeless):
             break
         last = found
+    while best.num_clusters > 2 and (fewer := _joined(best)).fit > best.fit:
+        best = fewer  # k-means may have divided one cluster, and may join two with fewer
     return best
+
+
+def _joined(view: ColumnView) -> ColumnView:
+    """With the two clusters that overlap most as one."""
+    rows = view.r.sum(0)
+    shared = view.r.T @ view.r / np.minimum(rows[:, None], rows).clip(SMALL)
+    first, second = np.unravel_index(np.triu(shared, 1).argmax(), shared.shape)
+    r = np.delete(view.r, second, 1)
+    r[:, first] += view.r[:, second]
+    return _mixture(replace(view, r=r))
 
 
 def _with_clusters(view: ColumnView, k: int, seed: int = 0) -> ColumnView:

@@ -31,6 +31,7 @@ from facetvae.table_rules.column_views import (
     contrasts,
 )
 from facetvae.table_rules.column_views import _correlated as correlated
+from facetvae.table_rules.column_views import _view as view_of
 from facetvae.table_rules.counting import FacetCount, SubspaceEvidence
 from facetvae.table_rules.merging import MergeTree
 from facetvae.table_rules.subspaces import curvature_p_value
@@ -88,6 +89,18 @@ def test_sets_of_columns_are_found(gaps: float) -> None:
     assert sorted(view.num_clusters for view in found.views) == [2, 3]
     for r in found.responsibilities(codes_and_numbers(gaps=gaps)[0]):
         np.testing.assert_allclose(r.sum(1), 1)
+
+
+def test_a_wide_cluster_stays_one() -> None:
+    """K-means with three clusters divides it and joins two narrow ones, so four were found."""
+    for seed in (0, 4):
+        rng = np.random.default_rng(seed)
+        label = rng.choice(3, 1000, p=[0.6, 0.2, 0.2])
+        loc, scale = np.array([[0, 0, 0], [9, 0, 0], [9, 3.5, 3.5]]), np.array([3, 1, 1])
+        x = loc[label] + scale[label][:, None] * rng.normal(size=(1000, 3))
+        found = view_of(Statistics(x, np.zeros(3, int)), np.arange(3), 0)
+        assert found.num_clusters == 3
+        assert nmi(label, found.r.argmax(1)) > 0.9
 
 
 def test_a_row_without_values_has_the_weights() -> None:
