@@ -268,11 +268,15 @@ class Record:
 
 @dataclass(frozen=True)
 class ShortRun:
-    """A command, the numbers that it gives, and the commit since which it gives them."""
+    """A command, the numbers that it gives, and the commit since which it gives them.
+
+    :ivar relative: by how much of them machines that round differently may differ.
+    """
 
     command: str
     since: str
     numbers: tuple[float, ...]
+    relative: float = 1e-4
 
 
 @dataclass(frozen=True)

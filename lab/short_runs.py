@@ -25,12 +25,12 @@ from typing import Any
 
 import pyro
 
-from lab.records import ROOT, SHORT_RUNS, RecordError, load_shared
+from lab.records import ROOT, SHORT_RUNS, RecordError, ShortRun, load_shared
 from lab.reproduce import check_committed, git
 from lab.run_lines import described_by
 
-# By how much numbers may differ: machines round differently, and a score may have another row.
-RELATIVE, ABSOLUTE = 1e-4, 2e-3
+# By how much numbers may differ besides: a score may have another row.
+ABSOLUTE = 2e-3
 CLOCK = {"seconds", "of one core"}  # what programs call their times
 
 
@@ -75,11 +75,11 @@ def leaves(content: Any) -> Iterator[float]:
         yield content
 
 
-def differ(now: Sequence[float], noted: Sequence[float]) -> bool:
-    """Whether two lists of numbers are further apart than rounding."""
-    return len(now) != len(noted) or not all(
-        math.isclose(a, b, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
-        for a, b in zip(now, noted, strict=True)
+def differ(now: Sequence[float], noted: ShortRun) -> bool:
+    """Whether numbers are further from those that are noted than rounding."""
+    return len(now) != len(noted.numbers) or not all(
+        math.isclose(a, b, rel_tol=noted.relative, abs_tol=ABSOLUTE)
+        for a, b in zip(now, noted.numbers, strict=True)
     )
 
 
@@ -103,7 +103,7 @@ def main(argv: list[str] | None = None, root: Path = ROOT) -> int:
         with tempfile.TemporaryDirectory() as folder:
             run(noted.command, Path(folder) / "run")
             now = numbers_in(Path(folder) / "run")
-        if differ(now, noted.numbers):
+        if differ(now, noted):
             changed += 1
             print(f"{name}: {now} where {list(noted.numbers)} are noted, since {noted.since}")
             content[name].update({"since": commit, "numbers": now})  # type: ignore[union-attr]

@@ -208,7 +208,7 @@ def test_short_runs_give_what_is_noted(name: str, tmp_path: Path) -> None:
     """If one does not and should not, note its numbers by `python -m lab.short_runs --update`."""
     module, *flags = SHORT_RUNS[name].command.split()
     said = short_runs.run(SHORT_RUNS[name].command, tmp_path / "run")
-    now, noted = short_runs.numbers_in(tmp_path / "run"), SHORT_RUNS[name].numbers
+    now, noted = short_runs.numbers_in(tmp_path / "run"), SHORT_RUNS[name]
     assert not short_runs.differ(now, noted), (now, noted)
     if name in {"mfcvae", "mfcvae_shared", "vade", "vlac", "mlvae"}:
         check_run_folder(module.rpartition(".")[2], flags, said, tmp_path / "run")
@@ -224,7 +224,7 @@ def test_a_formula_changes_the_short_runs_that_it_has_a_part_in(
     for name, changes in (("vade_alternate", True), ("mlvae_vae", False)):
         short_runs.run(SHORT_RUNS[name].command, tmp_path / name)
         now = short_runs.numbers_in(tmp_path / name)
-        assert short_runs.differ(now, SHORT_RUNS[name].numbers) == changes, name
+        assert short_runs.differ(now, SHORT_RUNS[name]) == changes, name
 
 
 @pytest.mark.thorough
