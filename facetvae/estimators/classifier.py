@@ -106,7 +106,11 @@ class SemiSupervisedClassifier(ClassifierMixin, FacetEstimator):
 
     def export(self, path: str | Path, *, dtype: torch.dtype = torch.float32) -> None:
         """Write :meth:`predict_proba`, with the means of the latents, as a program that runs
-        without this library; arguments and errors are those of ``MultiFacetClustering.export``.
+        without this library; see ``MultiFacetClustering.export``.
+
+        :param path: the file, which ends in ``.pt2``.
+        :param dtype: what the networks compute in, ``torch.float32`` or ``torch.float64``.
+        :raises ValueError: if the path has another ending or no folder, or ``dtype`` is neither.
 
         ``["class"]["probabilities"]`` of its result are of ``classes_``, which the file
         ``about.json`` in it lists.
