@@ -13,13 +13,14 @@ from narwhals.stable.v2.dependencies import is_polars_lazyframe
 from scipy.sparse import issparse
 from torch import Tensor
 
+from facetvae.describing.columns import FEW_VALUES
 from facetvae.estimators.defaults import default_plain_network
 from facetvae.estimators.encoding import Encoding, encoding_of
 from facetvae.estimators.gaps import drawn, fitted_fill, means
 from facetvae.estimators.words import reads_as_number
 from facetvae.table_rules.components import residual_scale
 from facetvae.table_rules.linear_model import FilledRows
-from facetvae.table_rules.repeated import atom_of
+from facetvae.table_rules.repeated import atom_of, levels_of_one
 from facetvae.table_rules.rows import DISTINCT, has_missing, some_rows
 from ppl_models import Bernoulli, FactorFill, Incomplete, Likelihood, Normal
 from ppl_models.given.arrays import (
@@ -90,13 +91,20 @@ class View:
 
     def smooth(self, x: np.ndarray, seed: int) -> np.ndarray:
         """The same, with a density whose modes can be counted: columns of few steps, and rows of a
-        lattice, are spread over the gaps around their values.
+        lattice, are spread over the gaps around their values, and columns that are levels of one
+        category, each of which would be a cluster, are noise.
         """
         numbers, rng = self.numbers(x).astype(float), np.random.default_rng(seed)
         everywhere = _in_lattice(numbers, rng)
-        for column in numbers.T:
-            if everywhere or has_steps(column):
+        there = ~np.isnan(x)
+        levels = np.array([levels_of(x[own, d]) for d, own in enumerate(there.T)])
+        for column, own, number in zip(numbers.T, there.T, levels, strict=True):
+            if number == 2:  # of which what fills gaps is none
+                column[~own] = rng.choice(column[own], (~own).sum())
+            if everywhere or number == 2 or has_steps(column):
                 column[:] = spread(column, rng)
+        for one in levels_of_one(x == np.fmax.reduce(x), levels):
+            numbers[:, one] = rng.normal(size=(len(x), len(one)))
         return numbers
 
     def table(self, x: np.ndarray, seed: int) -> tuple[np.ndarray, list[int]]:
@@ -104,10 +112,9 @@ class View:
         values, rng, levels = x.astype(float), np.random.default_rng(seed), []
         for column in values.T:
             there = ~np.isnan(column)
-            distinct = np.unique(column[there])
-            levels.append(2 if len(distinct) == 2 else 0)
-            if len(distinct) == 2:
-                column[there] = np.searchsorted(distinct, column[there])
+            levels.append(levels_of(column[there]))
+            if levels[-1]:
+                column[there] = np.unique(column[there], return_inverse=True)[1]
             elif has_steps(column[there]):
                 column[there] = spread(column[there], rng)
         return values, levels
@@ -125,6 +132,16 @@ def _in_lattice(x: np.ndarray, rng: np.random.Generator) -> bool:
     if distinct > DISTINCT * len(x):
         return False
     return x.shape[1] == 1 or distinct > max(len(np.unique(column)) for column in x.T)
+
+
+def levels_of(values: np.ndarray) -> int:
+    """How many levels a column has that are no numbers: two, or a few of which most rows have one;
+    else 0.
+    """
+    levels, counts = np.unique(values, return_counts=True)
+    if not 1 < len(levels) <= FEW_VALUES:
+        return 0
+    return len(levels) if len(levels) == 2 or counts.max() > len(values) / 2 else 0
 
 
 def has_steps(values: np.ndarray) -> bool:

@@ -10,6 +10,7 @@ from scipy.linalg import block_diag
 
 from facetvae.estimators.arrays import View, has_steps, spread
 from facetvae.table_rules.components import largest
+from facetvae.table_rules.repeated import levels_of_one
 from facetvae.table_rules.rows import some_rows
 from ppl_models import Columns
 from ppl_models.columns import numeric
@@ -60,11 +61,9 @@ class ColumnsView(View):
         """Codes as they are, other columns as encoders see them; of counts roots, which vary evenly
         about different means. Rounded numbers are spread over the steps between them.
         """
-        values, rng, levels = x.astype(float), np.random.default_rng(seed), []
-        for own, column in zip(self.columns, values.T, strict=True):
-            coded = own.discrete and own.support[1] < np.inf
-            levels.append(int(own.support[1]) + 1 if coded else 0)
-            if coded:
+        values, rng, levels = x.astype(float), np.random.default_rng(seed), _levels(self.columns)
+        for own, column, number in zip(self.columns, values.T, levels, strict=True):
+            if number:
                 continue
             there = ~np.isnan(column)
             if has_steps(column[there]) or (column[there] % 1 == 0).all():
@@ -84,18 +83,32 @@ class ColumnsView(View):
 
 
 def columns_view(columns: Columns, x: np.ndarray) -> ColumnsView:
-    """The view of encoded data ``[N, D]``."""
-    features = _features(columns, x)
-    centered = [column - column.mean(0) for column in features]
-    turns = [_whitening(column) for column in centered]
-    white = [column @ turn for column, turn in zip(centered, turns, strict=True)]
-    owner = np.repeat(np.arange(len(white)), [column.shape[1] for column in white])
-    is_code = np.array([likelihood.discrete for likelihood in columns])
-    discrete = is_code[owner]
+    """The view of encoded data ``[N, D]``. Columns that are levels of one category count as one."""
+    each = _features(columns, x)
+    owner = np.repeat(np.arange(len(each)), [own.shape[1] for own in each])
+    sets = levels_of_one(x, np.array(_levels(columns)))
+    alone = np.setdiff1d(np.arange(len(each)), np.concatenate([np.zeros(0, int), *sets]))
+    parts = [np.flatnonzero(np.isin(owner, own)) for own in (*sets, *alone[:, None])]
+    features = np.concatenate(each, 1)
+    loc = features.mean(0)
+    turns = [_whitening(features[:, own] - loc[own]) for own in parts]
+    white = [(features[:, own] - loc[own]) @ turn for own, turn in zip(parts, turns, strict=True)]
+    of_codes = np.array([likelihood.discrete for likelihood in columns])
+    is_code = of_codes[[owner[own[0]] for own in parts]]
+    discrete = is_code.repeat([turn.shape[1] for turn in turns])
     dependent = _dependent(white, is_code, discrete)
-    directions = np.concatenate([dependent, np.eye(len(owner))[~discrete]])
-    loc, turn = np.concatenate([column.mean(0) for column in features]), block_diag(*turns)
-    return ColumnsView(columns, loc, turn, directions, discrete)
+    directions = np.concatenate([dependent, np.eye(len(discrete))[~discrete]])
+    whitening = np.zeros((len(loc), len(discrete)))
+    whitening[np.concatenate(parts)] = block_diag(*turns)
+    return ColumnsView(columns, loc, whitening, directions, discrete)
+
+
+def _levels(columns: Columns) -> list[int]:
+    """Of each column the number of its categories; 0 for numbers and counts."""
+    coded = (own.discrete and own.support[1] < np.inf for own in columns)
+    return [
+        int(own.support[1]) + 1 if code else 0 for own, code in zip(columns, coded, strict=True)
+    ]
 
 
 def _features(columns: Columns, x: np.ndarray) -> list[np.ndarray]:

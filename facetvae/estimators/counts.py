@@ -21,6 +21,8 @@ from ppl_models.networks import Architecture
 WIDTHS = (128, 128)
 # Most directions; and fewest, of which chance alone may be the reason.
 DIRECTIONS, FEWEST = 15, 2
+# Share of all counts that is large for a column, and how many times the average one it is at least.
+LARGE, TIMES = 0.05, 10
 # Shuffled matrices that a direction is compared with, and columns that each is spread over.
 SHUFFLES, SPREAD = 3, 4
 # Share of a column's squares that rounding alone leaves as variance.
@@ -33,25 +35,28 @@ FILLING, NO_DIRECTION = 0.05, 1e-6
 class CountsView(View):
     """Rows of counts as numbers: principal directions of log(1 + x m / n), where n is the row's
     total and m the median one, in columns less their mean in the row's batch, divided by the root
-    of their variance plus the median column's. Directions are those that exceed the first one of
-    matrices whose columns are shuffled within the batches (parallel analysis; Horn, 1965), spread
-    over several times as many columns, as tables have them.
+    of their variance plus the median column's. Columns with a large share of all counts do not
+    count in the total of the others, which would move with them. Directions are those that exceed
+    the first one of matrices whose columns are shuffled within the batches (parallel analysis;
+    Horn, 1965), spread over several times as many columns, as tables have them.
 
-    :ivar total: m.
+    :ivar large: which columns have a large share ``[D]``.
+    :ivar totals: m of the other columns, and of all.
     :ivar weights: from logarithms to the numbers, whose mean variance is 1: ``[D, F]``.
     :ivar loc: the numbers' means in each batch ``[M, F]``.
     :ivar noise: deviation along the first direction of shuffled columns.
     """
 
     linear = False
-    total: float
+    large: np.ndarray
+    totals: np.ndarray
     weights: np.ndarray
     loc: np.ndarray
     noise: float
 
     def numbers(self, x: SparseRows) -> np.ndarray:  # type: ignore[override]
         counts, batch = _apart(x, len(self.weights))
-        numbers = logarithms(counts, self.total) @ self.weights - self.loc[batch]
+        numbers = logarithms(counts, self.large, self.totals) @ self.weights - self.loc[batch]
         return numbers.astype(np.float32)
 
     def smooth(self, x: SparseRows, seed: int) -> np.ndarray:  # type: ignore[override]
@@ -72,9 +77,10 @@ def counts_view(x: SparseRows, num_batches: int = 1) -> CountsView:
     """
     rng = np.random.default_rng(0)
     counts, batch = _apart(x, x.num_columns - (num_batches > 1))
-    totals = counts.sum(1)
-    total = float(np.median(totals[totals > 0])) if totals.any() else 1.0
-    centered = Centered.of(logarithms(counts, total), batch, num_batches)
+    share = counts.sum(0) / max(counts.sum(), 1)
+    large = share > max(LARGE, TIMES / len(share))
+    totals = np.array([np.median(n[n > 0]) if n.any() else 1.0 for n in _totals(counts, large)])
+    centered = Centered.of(logarithms(counts, large, totals), batch, num_batches)
     most = min(DIRECTIONS, *(size - 1 for size in counts.shape))
     if most < 1 or not centered.variance.any():
         raise ValueError("the rows of X do not differ: there is nothing to cluster")
@@ -86,14 +92,21 @@ def counts_view(x: SparseRows, num_batches: int = 1) -> CountsView:
     turns = mixing @ turns[kept]
     unit = np.sqrt(np.square(sizes[kept]).sum() / len(x) / turns.shape[0])
     weights = (centered.scale * turns / unit).T
-    return CountsView(total, weights, centered.means @ weights, chance / np.sqrt(len(x)) / unit)
+    loc, noise = centered.means @ weights, chance / np.sqrt(len(x)) / unit
+    return CountsView(large, totals, weights, loc, noise)
 
 
-def logarithms(counts: csr_array, total: float) -> csr_array:
-    """log(1 + counts) with rows at a common total: ``[N, D]``, as sparse as the counts."""
-    factors = total / counts.sum(1).clip(1)
-    values = np.log1p(counts.data * np.repeat(factors, np.diff(counts.indptr)))
+def logarithms(counts: csr_array, large: np.ndarray, totals: np.ndarray) -> csr_array:
+    """log(1 + counts) with rows at common totals: ``[N, D]``, as sparse as the counts."""
+    factors = totals[:, None] / _totals(counts, large).clip(1)
+    row = np.repeat(np.arange(len(factors[0])), np.diff(counts.indptr))
+    values = np.log1p(counts.data * factors[large[counts.indices].astype(int), row])
     return csr_array((values, counts.indices, counts.indptr), shape=counts.shape)
+
+
+def _totals(counts: csr_array, large: np.ndarray) -> np.ndarray:
+    """Of rows without the large columns, and with them ``[2, N]``."""
+    return np.stack([counts @ ~large, counts.sum(1)])
 
 
 @dataclass(frozen=True)

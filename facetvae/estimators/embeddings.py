@@ -64,7 +64,7 @@ class EmbeddingEncoding(Encoding):
 
     def decode(self, x: np.ndarray) -> np.ndarray:
         """Rows of length one ``[N, D]``."""
-        rows = (x * self.scale) @ self.directions + self.loc
+        rows = super().decode(x)
         return rows / np.linalg.norm(rows, axis=1, keepdims=True).clip(np.finfo(float).tiny)
 
     def _log_volume(self, X: np.ndarray) -> np.ndarray:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.stats import ortho_group
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
@@ -26,6 +27,9 @@ LARGEST = 1e15
 TINY = 2.0**-20
 # Fewest columns of a picture, and the least share of them that reach the largest value.
 FEWEST_PIXELS, BRIGHT = 16, 0.1
+# Of principal components: the fewest, correlations that rounding and some of the rows leave, how
+# many times the last variance the first one is, and share of it below which one is rounding.
+FEWEST_PRINCIPAL, UNCORRELATED, BY_CHANCE, FALLING, SMALL = 3, 1e-4, 0.2, 2.0, 1e-10
 # The brightest value of pictures of 8 bits is hardly below it.
 DIM = 64
 # Of values within bounds that all columns have in common.
@@ -106,7 +110,9 @@ class Encoding:
         if self.unskewed is not None:
             x = self.unskewed.undo(x)
         with np.errstate(over="ignore"):
-            values = np.ldexp(x * self.scale + self.loc, self.exponent)
+            x = x * self.scale
+            turned = x if self.directions is None else x @ self.directions
+            values = np.ldexp(turned + self.loc, self.exponent)
         return representable(values, np.dtype(float))
 
     def log_volume(self, X: np.ndarray) -> np.ndarray:
@@ -133,7 +139,8 @@ def encoding_of(
     """The encoding for ``X`` ``[N, ...]``; if the user chose a likelihood, only of 8-bit values.
 
     Real columns are standardized one by one, without their skewness if the data are then more
-    likely; real images together. Warns of images whose channels seem to be last.
+    likely; real images together; and principal components in random directions, so that the
+    variance of each says how much it counts. Warns of images whose channels seem to be last.
 
     :param counts: which rows count ``[N]``; by default all.
     :param as_columns: whether values within bounds are real columns, too.
@@ -165,6 +172,10 @@ def encoding_of(
         )
     if not encoding.of_real_columns:
         return encoding
+    if not (exponent.any() or summary.missing) and are_principal(X):
+        turns = ortho_group(len(scale), seed=0).rvs()
+        scale = np.linalg.norm(turns * np.where(constant, 0.0, scale), axis=1)
+        return replace(encoding, scale=scale, directions=turns, constant=False)
     rows = encoding.encode(summary.some()).astype(float)
     zero = encoding.encode(np.zeros((1, *X.shape[1:])))[0].astype(float)
     return replace(encoding, unskewed=unskewed_if_better(rows, zero))
@@ -244,6 +255,33 @@ def _moments(summary: _Summary, axis: int | None) -> tuple[np.ndarray, ...]:
     unscaled = np.clip(1.0, np.ldexp(1.0, size - CONSTANT), np.ldexp(1.0, size + CONSTANT))
     varies = (low < top) & (scale > 10 * np.finfo(float).eps * np.abs(loc))
     return loc, np.where(varies, scale, unscaled), exponent, ~varies
+
+
+def are_principal(X: np.ndarray) -> bool:
+    """Whether columns ``[N, D]`` are principal components: uncorrelated but for rounding, and of
+    falling variance.
+    """
+    if X.shape[1] < FEWEST_PRINCIPAL:
+        return False
+    if not _most_correlated(np.cov(some_rows(X).T)) < BY_CHANCE:  # or NaN, of gaps
+        return False
+    origin, sums, products = X[:1].astype(float), 0.0, 0.0
+    for rows in parts(len(X)):
+        part = X[rows] - origin
+        sums, products = sums + part.sum(0), products + part.T @ part
+    covariance = products / len(X) - np.outer(sums, sums) / len(X) ** 2
+    variance = covariance.diagonal()[covariance.diagonal() > SMALL * covariance[0, 0]]
+    falling = (np.diff(variance) < 0).all() and variance[0] > FALLING * variance[-1]
+    return bool(falling and _most_correlated(covariance) < UNCORRELATED)
+
+
+def _most_correlated(covariance: np.ndarray) -> float:
+    """The largest correlation, of columns that vary not by rounding alone."""
+    variance = covariance.diagonal()
+    own = ~(variance <= SMALL * variance.max())
+    scale = np.sqrt(variance[own])
+    correlations = covariance[np.ix_(own, own)] / np.outer(scale, scale)
+    return float(np.abs(correlations - np.eye(len(scale))).max(initial=0.0))
 
 
 def _shifted(X: np.ndarray, exponent: np.ndarray | int) -> np.ndarray:

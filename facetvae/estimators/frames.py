@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,6 +14,7 @@ from facetvae.describing.columns import FEW_VALUES, are_counts, is_multiplied
 from facetvae.estimators.arrays import Reader, View, check_kinds
 from facetvae.estimators.columns_view import columns_view
 from facetvae.estimators.encoding import Encoding
+from facetvae.estimators.mistaken import warn_of_ids
 from facetvae.estimators.words import check_words, plain_values, reads_as_number
 from facetvae.table_rules.outliers import has_all_variance
 from facetvae.table_rules.rows import is_missing
@@ -50,8 +51,6 @@ VARIES, SMALLEST, LARGEST = 1e-6, 1e-15, 1e15
 LARGEST_WHOLE = 2**24
 # What the columns of a frame of several kinds may hold.
 UNDERSTOOD = (Kind.NUMBERS, Kind.BOOLS, Kind.STRINGS, Kind.CATEGORIES)
-# Whole numbers of so many rows that all differ are ids if chance would make so many pairs equal.
-FEWEST_IDS, PAIRS_OF_IDS = 100, 20
 
 
 @dataclass(frozen=True)
@@ -279,21 +278,6 @@ def is_mixed(X: Any) -> bool:
     )
 
 
-def warn_of_ids(columns: Iterable[Given]) -> None:
-    """Warn of columns of whole numbers that all differ, though by chance some would be the same."""
-    for column in columns:
-        there, n = column.there, len(column.there)
-        if column.kind != Kind.NUMBERS or n < FEWEST_IDS or (there != np.floor(there)).any():
-            continue
-        expected = n * (n - 1) / 2 / (float(there.max()) - float(there.min()) + 1)
-        if expected > PAIRS_OF_IDS and len(np.unique(there)) == n:
-            warnings.warn(
-                f"column {column.name!r} holds a different whole number in each row, as ids do, "
-                "which say nothing of clusters: drop it, or make it the index",
-                stacklevel=2,
-            )
-
-
 def frame_reader(X: Any, chosen: Mapping[str, Likelihood]) -> FrameReader:
     """The reader of a frame; where the user has not ``chosen`` a likelihood, the dtype decides."""
     given = _named(X)
@@ -348,7 +332,7 @@ def _by_kind(given: Given, coded: bool) -> tuple[Column, Likelihood]:
         return ConstantColumn(name, whole, value=float(levels[0])), Normal()
     if whole and not coded and np.isin(there, (0, 1)).all():
         return Column(name, whole), Bernoulli()
-    if coded or (whole and 2 <= len(levels) <= FEW_VALUES):
+    if coded or len(levels) == 2 or (whole and len(levels) <= FEW_VALUES):
         return NumberedColumn(name, levels=tuple(levels.tolist()), exact=coded), Ordinal()
     # Counts vary at least as much as a Poisson variable; other whole numbers are numbers.
     if whole and there.min() >= 0 and are_counts(usual):

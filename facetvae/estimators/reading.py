@@ -10,7 +10,8 @@ import numpy as np
 from facetvae.estimators.arrays import Reader, plain_table
 from facetvae.estimators.counts import reads_counts
 from facetvae.estimators.embeddings import EmbeddingReader, are_embeddings
-from facetvae.estimators.frames import frame_reader, is_mixed, warn_of_ids
+from facetvae.estimators.frames import frame_reader, is_mixed
+from facetvae.estimators.mistaken import warn_of_ids
 from ppl_models import Likelihood
 from ppl_models.given.frames import Form, columns_given, is_frame
 

@@ -33,8 +33,8 @@ MAX_COLUMNS, MAX_ROWS = 64, 2000
 # Parts of equal size by which numbers are cut, and the probability that some two of a table's
 # columns seem to depend on each other by chance.
 BINS, LEVEL = 5, 0.01
-# Most clusters of a view, how many pictures have, and most of a column by itself; how many numbers
-# without a gain end the search, and starts of each.
+# Most clusters of a view, how many pictures or curves have, and most of a column by itself; how
+# many numbers without a gain end the search, and starts of each.
 MOST, MANY, MOST_ALONE, PATIENCE, STARTS = 12, 8, 3, 2, 2
 # Passes over the rows, and the gain in nats a row that ends them; how often columns change places.
 PASSES, ENOUGH, ROUNDS, REFITS = 100, 1e-4, 5, 2
@@ -437,6 +437,8 @@ def column_views(values: np.ndarray, levels: Sequence[int], seed: int = 0) -> Co
     groups = [np.flatnonzero(part == p) for p in np.unique(part)]
     found = [view for own in groups for view in _divided(fitted, own, dependence, seed)]
     views = [v for v in _exchanged(fitted, found, seed) if v.fit > _apart(fitted, v, seed)]
+    # Numbers of which more and more clusters are likelier lie on a curve.
+    views = [v for v in views if v.num_clusters < MANY or len(v.numbers) < len(v.columns)]
     views.sort(key=lambda view: view.fit - fitted.alone[view.columns].sum())
     views = [part for view in views for part in _grid(fitted, view, seed)]
     return ColumnViews(views, fitted, recoding)

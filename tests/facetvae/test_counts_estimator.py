@@ -99,9 +99,11 @@ def test_the_numbers_tell_the_clusters_whatever_the_totals() -> None:
 
 def test_centered_directions_are_those_of_the_dense_matrix() -> None:
     x, _, batch = drawn()
-    seen = logarithms(sparse.csr_array(x).astype(float), 100.0)
+    large = np.arange(x.shape[1]) == 3
+    seen = logarithms(sparse.csr_array(x).astype(float), large, np.array([100.0, 200.0]))
     n = x.sum(1, keepdims=True)
-    np.testing.assert_allclose(seen.toarray(), np.log1p(100 * x / n))
+    rates = np.where(large, 200 * x / n, 100 * x / (n - x[:, [3]]))
+    np.testing.assert_allclose(seen.toarray(), np.log1p(rates))
     centered = Centered.of(seen, batch, BATCHES)
     means = np.stack([seen.toarray()[batch == b].mean(0) for b in range(BATCHES)])
     dense = (seen.toarray() - means[batch]) * centered.scale

@@ -1,0 +1,158 @@
+"""Ordinary columns beside rotated groupings of numbers hide none of these and add none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.sparse import csr_array, hstack
+from sklearn.decomposition import PCA
+from sklearn.metrics import normalized_mutual_info_score as nmi
+
+from facetvae.estimators import MultiFacetClustering
+from facetvae.estimators.arrays import levels_of
+from facetvae.estimators.counts import counts_view
+from facetvae.estimators.encoding import are_principal
+from facetvae.estimators.mistaken import are_counts_of_many, codes_of_missing
+from lab.benchmarks.sparse_counts import drawn_counts
+from lab.protocols.sources import labelings
+from ppl_models.given.sparse import sparse_rows
+
+ROWS = 800
+CATEGORY = np.random.default_rng(0).integers(4, size=ROWS)
+
+
+def one_hot(x: np.ndarray) -> np.ndarray:
+    return np.column_stack([x, np.eye(4)[CATEGORY]])
+
+
+def standardized_one_hot(x: np.ndarray) -> np.ndarray:
+    whole = one_hot(x)
+    return (whole - whole.mean(0)) / whole.std(0)
+
+
+def one_hot_with_gaps(x: np.ndarray) -> np.ndarray:
+    gaps = np.random.default_rng(1).random((ROWS, x.shape[1] + 4)) < 0.05
+    return np.where(gaps, np.nan, one_hot(x))
+
+
+def bools_of_a_frame(x: np.ndarray) -> pd.DataFrame:
+    numbers = pd.DataFrame(x, columns=[f"x{i}" for i in range(x.shape[1])])
+    return numbers.join(pd.get_dummies(pd.Series(CATEGORY, name="kind").astype(str)))
+
+
+def two_answers(x: np.ndarray) -> np.ndarray:
+    return np.column_stack([x, np.random.default_rng(2).integers(2, size=(ROWS, 2))])
+
+
+def hour(x: np.ndarray) -> np.ndarray:
+    angle = np.random.default_rng(3).uniform(0, 2 * np.pi, ROWS)
+    return np.column_stack([x, np.sin(angle), np.cos(angle)])
+
+
+def principal_components(x: np.ndarray) -> np.ndarray:
+    return PCA().fit_transform(x)
+
+
+@pytest.mark.slow(10)
+@pytest.mark.parametrize(
+    ("change", "most"),
+    [
+        (one_hot, 2),
+        (standardized_one_hot, 2),
+        (one_hot_with_gaps, 2),
+        (bools_of_a_frame, 2),
+        (two_answers, 2),
+        (hour, 3),
+        (principal_components, 2),
+    ],
+)
+def test_columns_beside_hide_no_grouping(change: Callable[[np.ndarray], Any], most: int) -> None:
+    """The worse of both groupings is told to 0.81 by the columns alone.
+
+    :param most: facets; an hour on its circle is one.
+    """
+    drawn = labelings(ROWS, [5, 5], dims=[1, 3], width=11, separation=4, seed=50)
+    found = MultiFacetClustering(random_state=0).fit(change(drawn.x))
+    for label in drawn.labels:
+        assert max(nmi(label, own) for own in found.labels_.T) > 0.74
+    assert len(found.n_clusters_) <= most
+
+
+def test_principal_components_are_told_by_their_correlations() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 6)) @ rng.normal(size=(6, 6))
+    pca = PCA().fit(x)
+    assert are_principal(pca.transform(x))
+    assert are_principal(pca.transform(x)[:, :4].astype(np.float32))
+    assert are_principal(np.column_stack([PCA(4).fit_transform(x), np.ones(300)]))
+    assert not are_principal(x)
+    assert not are_principal(pca.transform(x)[:, ::-1])
+    assert not are_principal(pca.transform(x)[:200])
+    assert not are_principal(PCA(whiten=True).fit_transform(x))
+
+
+def test_principal_components_are_encoded_without_a_loss() -> None:
+    """Their density is that of the columns, as it is rotated; decoded they are as they were."""
+    drawn = labelings(ROWS, [3, 3], dims=[2, 2], width=8, seed=51)
+    X = PCA().fit_transform(drawn.x)
+    found, plain = (MultiFacetClustering(random_state=0).fit(each) for each in (X, drawn.x))
+    np.testing.assert_allclose(found.encoding_.decode(found.encode(X)), X, atol=1e-5)
+    assert found.score(X) == pytest.approx(plain.score(drawn.x), abs=0.2)
+
+
+def test_levels_are_two_values_or_a_few_with_one_in_most_rows() -> None:
+    rng = np.random.default_rng(0)
+    assert levels_of(rng.integers(2, size=100) / 3) == 2
+    assert levels_of(np.repeat([0.0, 1.0, 2.0], [60, 30, 10])) == 3
+    assert levels_of(np.repeat([0.0, 1.0, 2.0], [40, 30, 30])) == 0
+    assert levels_of(np.zeros(10)) == levels_of(rng.normal(size=100)) == 0
+
+
+def test_a_number_far_from_all_others_is_a_code() -> None:
+    rng = np.random.default_rng(0)
+    x = np.column_stack([rng.normal(size=(200, 3)), rng.integers(2, size=200)])
+    x[:3, 0], x[:50, 1], x[:2, 2] = -999, 99, 1e6
+    np.testing.assert_array_equal(codes_of_missing(x), [-999, 99, np.nan, np.nan])
+
+
+def test_codes_of_missing_values_are_warned_of() -> None:
+    x = np.random.default_rng(0).normal(size=(200, 3))
+    x[::20, 1] = -999
+    frame = pd.DataFrame(x, columns=["a", "b", "c"])
+    for X, name in ((x, "column 1"), (frame, "column 'b'"), (frame.assign(d="e"), "column 'b'")):
+        with pytest.warns(UserWarning, match=f"{name} of X has -999 in 10 rows.* give NaN"):
+            MultiFacetClustering(epochs=1, random_state=0).fit(X)
+
+
+def test_a_dense_array_of_counts_is_warned_of() -> None:
+    x = drawn_counts(200, 100, seed=0).x.toarray()
+    assert are_counts_of_many(x)
+    assert not are_counts_of_many(x[:, :20])
+    assert not are_counts_of_many(np.where(x > 0, 16, 0))
+    assert not are_counts_of_many(x - 1)
+    with pytest.warns(UserWarning, match="csr_array"):
+        MultiFacetClustering(epochs=1, random_state=0).fit(x)
+
+
+def test_a_word_in_every_row_moves_no_other() -> None:
+    """Whose numbers are as they were without it; and both groupings are found, where there was
+    none.
+    """
+    drawn = drawn_counts(ROWS, 400, seed=50)
+    common = np.random.default_rng(0).poisson(40, size=(ROWS, 3))
+    beside = csr_array(hstack([drawn.x, csr_array(common.astype(float))]))
+    plain, view = counts_view(sparse_rows(drawn.x)), counts_view(sparse_rows(beside))
+    assert view.large.tolist() == [False] * 400 + [True] * 3
+    assert view.totals[0] == plain.totals[0] == plain.totals[1]
+    sizes = [
+        np.linalg.svd(each.numbers(sparse_rows(x)), compute_uv=False)[:6]
+        for each, x in ((plain, drawn.x), (view, beside))
+    ]
+    np.testing.assert_allclose(*sizes, rtol=0.05, atol=1)
+    found = MultiFacetClustering(random_state=0).fit(beside)
+    for label in drawn.labels.values():
+        assert max(nmi(label, own) for own in found.labels_.T) > 0.8
