@@ -29,10 +29,19 @@ def allowed(label: np.ndarray, k: int) -> np.ndarray:
     return np.where((label[:, None] >= 0) & apart, -np.inf, 0.0)
 
 
+def classes_of(label: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which rows ``[N]`` tell classes apart, and their classes: those with a label, or, if all of
+    these have the same, all rows, by whether they have it.
+    """
+    there = label >= 0
+    alike = len(np.unique(label[there])) == 1
+    return (np.ones_like(there), there.astype(int)) if alike else (there, label[there])
+
+
 def shared_with(label: np.ndarray, clusters: np.ndarray) -> float:
     """What clusters ``[N]`` tell of known ones, as adjusted mutual information."""
-    there = label >= 0
-    return float(adjusted_mutual_info_score(label[there], clusters[there]))
+    rows, classes = classes_of(label)
+    return float(adjusted_mutual_info_score(classes, clusters[rows]))
 
 
 def sureness(r: np.ndarray, label: np.ndarray) -> float:

@@ -20,6 +20,7 @@ from sklearn.decomposition import PCA
 from sklearn.feature_selection import mutual_info_regression
 
 from facetvae.table_rules.components import LEAST_UNTOLD, noise_of
+from facetvae.table_rules.known import classes_of
 from facetvae.table_rules.merging import clarity
 from facetvae.table_rules.rows import some_rows
 
@@ -70,9 +71,9 @@ class Subspaces:
             do not.
         """
         parts = np.split(self.sources(x), np.cumsum(self.dims)[:-1], axis=1)
+        known = [None if label is None else classes_of(label) for label in labels]
         apart = [
-            [0.0 if label is None else _separation(z[label >= 0], label[label >= 0]) for z in parts]
-            for label in labels
+            [0.0 if of is None else _separation(z[of[0]], of[1]) for z in parts] for of in known
         ]
         # Keep the given order if nothing suggests another.
         J, most = np.shape(apart)

@@ -1,4 +1,4 @@
-"""Ordinary columns beside rotated groupings of numbers hide none of these and add none."""
+"""Ordinary columns, and labels, beside groupings hide none of these and add none."""
 
 from __future__ import annotations
 
@@ -156,3 +156,16 @@ def test_a_word_in_every_row_moves_no_other() -> None:
     found = MultiFacetClustering(random_state=0).fit(beside)
     for label in drawn.labels.values():
         assert max(nmi(label, own) for own in found.labels_.T) > 0.8
+
+
+@pytest.mark.slow(10)
+@pytest.mark.parametrize("of", [0, 1])
+def test_labels_of_one_class_name_their_grouping(of: int) -> None:
+    """Rows without a label are compared with those that have one; the facet was the other."""
+    drawn = labelings(ROWS, [5, 5], dims=[1, 3], width=11, separation=4, seed=50)
+    some = np.random.default_rng(0).random(ROWS) < 0.3
+    label = np.where(some & (drawn.labels[of] == 0), 0, -1)
+    found = MultiFacetClustering(["known", "other"], n_clusters=[5, None], random_state=0)
+    found.fit(drawn.x, labels={"known": label})
+    for facet, truth in zip(found.labels_.T, (drawn.labels[of], drawn.labels[1 - of]), strict=True):
+        assert nmi(truth[label < 0], facet[label < 0]) > 0.7
