@@ -246,7 +246,8 @@ def number_of_facets(
     near = x.clip(-FAR, FAR)
     if dims is None:
         dim = principal_dimensions(near, 1, most, seed)
-        numbers = {dim, components_beyond_chance(near / noise_of(near), seed)} - {0}
+        beyond = components_beyond_chance(near / noise_of(near), seed)
+        numbers = {dim, min(most, beyond)} - {0}  # entries that count as nearer raise the rank
     # Few rows may show in few dimensions what is lost in more; weak labelings are the reverse.
     counts: list[FacetCount] = []
     for m in sorted(numbers, reverse=True):
