@@ -27,9 +27,9 @@ LARGEST = 1e15
 TINY = 2.0**-20
 # Fewest columns of a picture, and the least share of them that reach the largest value.
 FEWEST_PIXELS, BRIGHT = 16, 0.1
-# Of principal components: the fewest, correlations that rounding and some of the rows leave, how
-# many times the last variance the first one is, and share of it below which one is rounding.
-FEWEST_PRINCIPAL, UNCORRELATED, BY_CHANCE, FALLING, SMALL = 3, 1e-4, 0.2, 2.0, 1e-10
+# Of principal components: the fewest, the correlation that rounding leaves, how many times the last
+# variance the first one is, and share of it below which one is rounding.
+FEWEST_PRINCIPAL, UNCORRELATED, FALLING, SMALL = 3, 1e-4, 2.0, 1e-10
 # The brightest value of pictures of 8 bits is hardly below it.
 DIM = 64
 # Of values within bounds that all columns have in common.
@@ -258,30 +258,21 @@ def _moments(summary: _Summary, axis: int | None) -> tuple[np.ndarray, ...]:
 
 
 def are_principal(X: np.ndarray) -> bool:
-    """Whether columns ``[N, D]`` are principal components: uncorrelated but for rounding, and of
-    falling variance.
+    """Whether columns ``[N, D]`` are principal components: of falling variance, and uncorrelated
+    but for rounding.
     """
-    if X.shape[1] < FEWEST_PRINCIPAL:
+    origin = X[:1].astype(float)
+    loc = sum((X[rows] - origin).sum(0) for rows in parts(len(X))) / len(X) + origin
+    variance = sum(((X[rows] - loc) ** 2).sum(0) for rows in parts(len(X))) / len(X)
+    own = variance > SMALL * variance.max()
+    kept = variance[own]
+    if not FEWEST_PRINCIPAL <= len(kept) < len(X) or (np.diff(kept) >= 0).any():
         return False
-    if not _most_correlated(np.cov(some_rows(X).T)) < BY_CHANCE:  # or NaN, of gaps
+    if kept[0] < FALLING * kept[-1]:
         return False
-    origin, sums, products = X[:1].astype(float), 0.0, 0.0
-    for rows in parts(len(X)):
-        part = X[rows] - origin
-        sums, products = sums + part.sum(0), products + part.T @ part
-    covariance = products / len(X) - np.outer(sums, sums) / len(X) ** 2
-    variance = covariance.diagonal()[covariance.diagonal() > SMALL * covariance[0, 0]]
-    falling = (np.diff(variance) < 0).all() and variance[0] > FALLING * variance[-1]
-    return bool(falling and _most_correlated(covariance) < UNCORRELATED)
-
-
-def _most_correlated(covariance: np.ndarray) -> float:
-    """The largest correlation, of columns that vary not by rounding alone."""
-    variance = covariance.diagonal()
-    own = ~(variance <= SMALL * variance.max())
-    scale = np.sqrt(variance[own])
-    correlations = covariance[np.ix_(own, own)] / np.outer(scale, scale)
-    return float(np.abs(correlations - np.eye(len(scale))).max(initial=0.0))
+    unit = (((X[rows] - loc)[:, own] / np.sqrt(kept)) for rows in parts(len(X)))
+    correlations = sum(part.T @ part for part in unit) / len(X) - np.eye(len(kept))
+    return bool(np.abs(correlations).max() < UNCORRELATED)
 
 
 def _shifted(X: np.ndarray, exponent: np.ndarray | int) -> np.ndarray:
