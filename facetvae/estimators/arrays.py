@@ -99,7 +99,7 @@ class View:
         there = ~np.isnan(x)
         levels = np.array([levels_of(x[own, d]) for d, own in enumerate(there.T)])
         for column, own, number in zip(numbers.T, there.T, levels, strict=True):
-            if number == 2:  # of which what fills gaps is none
+            if number == 2:  # draws that fill gaps are neither of both
                 column[~own] = rng.choice(column[own], (~own).sum())
             if everywhere or number == 2 or has_steps(column):
                 column[:] = spread(column, rng)
