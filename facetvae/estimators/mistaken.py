@@ -15,6 +15,8 @@ from ppl_models.given.frames import Given, Kind
 FEWEST_IDS, PAIRS_OF_IDS = 100, 20
 # Rows, and share of them, beyond which a number may stand for a missing one, and others' fewest.
 BY_MISTAKE, SHARE_OF_MISSING, FEWEST_OTHERS = 2, 0.01, 10
+# Most rows that are looked at.
+MAX_ROWS = 2000
 # Fewest columns of counts, most of which are 0.
 FEWEST_COUNTS = 32
 
@@ -34,23 +36,24 @@ def warn_of_ids(columns: Iterable[Given]) -> None:
             )
 
 
-def warn_of_mistaken(X: np.ndarray, names: Sequence[Any] | None) -> None:
-    """Warn of numbers that stand for missing ones, and of counts that are read as real numbers.
+def warn_of_codes(X: np.ndarray, names: Sequence[Any] | None) -> None:
+    """Warn of numbers in columns of ``X`` ``[N, D]`` that probably stand for missing ones.
 
-    :param X: ``[N, D]``, NaN where missing.
     :param names: of the columns, if they have any.
     """
-    rows = some_rows(X)
-    for d, code in enumerate(codes_of_missing(rows)):
-        if not np.isnan(code):
-            column = d if names is None else repr(str(names[d]))
+    for d, column in enumerate(some_rows(X, most=MAX_ROWS).T):
+        if (code := code_of_missing(column.astype(float))) is not None:
             warnings.warn(
-                f"column {column} of X has {code:g} in {int((rows[:, d] == code).sum())} rows, "
-                "farther from its other values than these are from each other: if it stands for a "
-                "missing value, give NaN in its place",
+                f"column {d if names is None else repr(str(names[d]))} of X has {code:g} in "
+                f"{int((X[:, d] == code).sum())} rows, farther from its other values than these "
+                "are from each other: if it stands for a missing value, give NaN in its place",
                 stacklevel=6,
             )
-    if are_counts_of_many(rows):
+
+
+def warn_of_counts(X: np.ndarray) -> None:
+    """Warn of counts ``[N, D]``, which are read as real numbers."""
+    if are_counts_of_many(some_rows(X, most=MAX_ROWS)):
         warnings.warn(
             "X holds whole numbers that are mostly 0, as counts of words or genes are, and is read "
             "as real numbers: if they are counts, give scipy.sparse.csr_array(X)",
@@ -58,22 +61,18 @@ def warn_of_mistaken(X: np.ndarray, names: Sequence[Any] | None) -> None:
         )
 
 
-def codes_of_missing(X: np.ndarray) -> np.ndarray:
-    """Of each column of ``X`` ``[N, D]`` its least or largest number, if more rows have it than by
-    mistake and it is farther from all others than these are apart, as -999 is; else NaN ``[D]``.
+def code_of_missing(values: np.ndarray) -> float | None:
+    """The least or largest number of a column ``[N]``, NaN where missing, if more rows have it than
+    by mistake and it is farther from all others than these are apart, as -999 is.
     """
-    codes, most = np.full(X.shape[1], np.nan), max(BY_MISTAKE, SHARE_OF_MISSING * len(X))
-    for sign in (1.0, -1.0):
-        x = sign * X.astype(float)
-        least = np.fmin.reduce(x)
-        there = x == least
-        others = np.where(there, np.nan, x)
-        low, high = np.fmin.reduce(others), np.fmax.reduce(others)
-        with np.errstate(invalid="ignore"):
-            far = (low - least > high - low) & (there.sum(0) > most)
-        far[far] = [len(np.unique(x[:, d])) > FEWEST_OTHERS for d in np.flatnonzero(far)]
-        codes[far] = sign * least[far]
-    return codes
+    there = values[~np.isnan(values)]
+    for code in (there.min(), there.max()) if len(there) else ():
+        others = there[there != code]
+        often = len(there) - len(others) > max(BY_MISTAKE, SHARE_OF_MISSING * len(values))
+        numbers = len(np.unique(others)) > FEWEST_OTHERS
+        if often and numbers and np.abs(others - code).min() > np.ptp(others):
+            return float(code)
+    return None
 
 
 def are_counts_of_many(X: np.ndarray) -> bool:

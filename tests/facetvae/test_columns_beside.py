@@ -16,7 +16,7 @@ from facetvae.estimators import MultiFacetClustering
 from facetvae.estimators.arrays import levels_of
 from facetvae.estimators.counts import counts_view
 from facetvae.estimators.encoding import are_principal
-from facetvae.estimators.mistaken import are_counts_of_many, codes_of_missing
+from facetvae.estimators.mistaken import are_counts_of_many, code_of_missing
 from lab.benchmarks.sparse_counts import drawn_counts
 from lab.protocols.sources import labelings
 from ppl_models.given.sparse import sparse_rows
@@ -111,7 +111,7 @@ def test_a_number_far_from_all_others_is_a_code() -> None:
     rng = np.random.default_rng(0)
     x = np.column_stack([rng.normal(size=(200, 3)), rng.integers(2, size=200)])
     x[:3, 0], x[:50, 1], x[:2, 2] = -999, 99, 1e6
-    np.testing.assert_array_equal(codes_of_missing(x), [-999, 99, np.nan, np.nan])
+    assert [code_of_missing(column) for column in x.T] == [-999, 99, None, None]
 
 
 def test_codes_of_missing_values_are_warned_of() -> None:
@@ -131,6 +131,8 @@ def test_a_dense_array_of_counts_is_warned_of() -> None:
     assert not are_counts_of_many(x - 1)
     with pytest.warns(UserWarning, match="csr_array"):
         MultiFacetClustering(epochs=1, random_state=0).fit(x)
+    answers = pd.DataFrame(x.clip(0, 2)[:, :32]).rename(columns=str).assign(city=list("ab") * 100)
+    MultiFacetClustering(epochs=1, random_state=0).fit(answers)  # each column by its kind
 
 
 def test_a_word_in_every_row_moves_no_other() -> None:
