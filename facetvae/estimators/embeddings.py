@@ -1,5 +1,5 @@
-"""Embeddings: rows of length one, as encoders of texts and images give them. The model sees leading
-principal components; what is left is normal noise (probabilistic PCA; Tipping and Bishop, 1999).
+"""Embeddings: rows as encoders of texts and images give them. The model sees leading principal
+components; what is left is normal noise (probabilistic PCA; Tipping and Bishop, 1999).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from sklearn.decomposition import PCA
 
 from facetvae.estimators.arrays import Reader, View
 from facetvae.estimators.encoding import Encoding
+from facetvae.table_rules.components import MAX_ROWS, principal_dimensions
 from facetvae.table_rules.rows import some_rows
 from ppl_models import Likelihood
 
@@ -22,6 +23,11 @@ from ppl_models import Likelihood
 FEWEST_COLUMNS, TOLERANCE = 32, 5e-3
 # Rows that are looked at first, and the share of rows of length one that is no chance.
 LOOKED_AT, NEARLY_ALL = 100, 0.9
+# Of encoders' rows: least share of entries of each sign, and values of a column; most distance of
+# the quartiles of the lengths, in medians; and least share of the squared length in common.
+BOTH_SIGNS, FEWEST_VALUES, ALIKE, IN_COMMON = 0.25, 50, 0.4, 0.05
+# Their dimensions beyond chance: so many, or one for so many rows.
+MANY, ROWS_PER_DIMENSION = 20, 30
 # Principal components that the model sees, and fewest rows for each.
 COMPONENTS, ROWS_PER_COMPONENT = 30, 20
 # Share of the first component's variance below which another is rounding.
@@ -36,21 +42,43 @@ def of_length_one(X: np.ndarray) -> np.ndarray:
 
 
 def are_embeddings(X: np.ndarray) -> bool:
-    """Whether ``X`` has at least 32 columns of floats, and rows that all have length one."""
-    is_float = X.dtype.kind == "f" and X.dtype.itemsize <= np.dtype(float).itemsize
-    if not is_float or X.ndim != 2 or X.shape[1] < FEWEST_COLUMNS or not len(X):
+    """Whether ``X`` has at least 32 columns of numbers, and rows that all have length one, or are
+    as encoders give them.
+    """
+    is_number = X.dtype.kind in "if" and X.dtype.itemsize <= np.dtype(float).itemsize
+    if not is_number or X.ndim != 2 or X.shape[1] < FEWEST_COLUMNS or not len(X):
         return False
+    if X.dtype.kind == "i":  # ones of a category have length one, too
+        return _of_an_encoder(X)
     usual = of_length_one(X[:LOOKED_AT])  # which suffice to tell most tables
     if usual.mean() >= NEARLY_ALL:
         usual = of_length_one(X)
     if NEARLY_ALL <= usual.mean() < 1:
         warnings.warn(
             f"rows {np.flatnonzero(~usual)[:5].tolist()} of X have not the length one, as nearly "
-            "all others have, and so X is read as a table: leave such rows out, and it is read as "
-            "embeddings",
+            "all others have, and may stand for nothing: leave such rows out",
             stacklevel=5,
         )
-    return bool(usual.all())
+    return bool(usual.all()) or _of_an_encoder(X)
+
+
+def _of_an_encoder(X: np.ndarray) -> bool:
+    """Whether rows are of similar lengths, near a direction that they have in common, of both signs
+    and many values, and vary in many dimensions: by each of these most tables differ.
+    """
+    rows = some_rows(X, most=MAX_ROWS).astype(float)
+    if not np.isfinite(rows).all() or not BOTH_SIGNS < (rows < 0).mean() < 1 - BOTH_SIGNS:
+        return False
+    if np.median([len(np.unique(column)) for column in rows.T]) < FEWEST_VALUES:
+        return False
+    with np.errstate(over="ignore", invalid="ignore"):
+        rows /= np.abs(rows).max()
+        squared, loc = np.square(rows).sum(1), rows.mean(0)
+        low, middle, high = np.sqrt(np.quantile(squared, (0.25, 0.5, 0.75)))
+        alike = high - low < ALIKE * middle and loc @ loc > IN_COMMON * squared.mean()
+    varying = rows[:, np.ptp(rows, axis=0) > 0]
+    many = min(MANY, len(rows) // ROWS_PER_DIMENSION)
+    return bool(alike) and principal_dimensions(varying / varying.std(0), 0, many) == many
 
 
 @dataclass(frozen=True)
@@ -58,13 +86,16 @@ class EmbeddingEncoding(Encoding):
     """The map between rows of length one and their leading principal components.
 
     :ivar noise: deviation of the rows along each other direction.
+    :ivar unit: whether all rows have length one.
     """
 
     noise: float = 1.0
+    unit: bool = True
 
     def decode(self, x: np.ndarray) -> np.ndarray:
-        """Rows of length one ``[N, D]``."""
         rows = super().decode(x)
+        if not self.unit:
+            return rows
         return rows / np.linalg.norm(rows, axis=1, keepdims=True).clip(np.finfo(float).tiny)
 
     def _log_volume(self, X: np.ndarray) -> np.ndarray:
@@ -87,7 +118,7 @@ def embedding_encoding(X: np.ndarray) -> EmbeddingEncoding:
     scale = np.sqrt(variance.clip(np.finfo(float).tiny))[kept]
     noise = float(np.sqrt(max(pca.noise_variance_, np.finfo(np.float32).eps ** 2)))
     turns, shape = pca.components_[kept], X.shape[1:]
-    how = {"directions": turns, "noise": noise}
+    how = {"directions": turns, "noise": noise, "unit": bool(of_length_one(X).all())}
     return EmbeddingEncoding("embeddings", shape, pca.mean_, scale, 0.0, **how)
 
 
@@ -104,7 +135,7 @@ class EmbeddingView(View):
 
 @dataclass(frozen=True)
 class EmbeddingReader(Reader):
-    """Rows of length one: read as leading principal components, and returned with length one."""
+    """Read as leading principal components; returned with length one if they had it."""
 
     def encoding(self, X: np.ndarray, likelihood: Likelihood | None, rows: Any = None) -> Encoding:
         return embedding_encoding(X)
@@ -112,8 +143,10 @@ class EmbeddingReader(Reader):
     def view(self, x: np.ndarray, encoding: Encoding) -> View:
         return EmbeddingView(encoding.scale, dims=len(encoding.scale))
 
-    def check_gaps(self, X: np.ndarray, encoding: Encoding, likelihood: Likelihood) -> None:
-        if not (usual := of_length_one(X)).all():
+    def check_gaps(self, X: np.ndarray, encoding: Any, likelihood: Likelihood) -> None:
+        if not encoding.unit:
+            super().check_gaps(X, encoding, likelihood)
+        elif not (usual := of_length_one(X)).all():
             row = int(usual.argmin())
             raise ValueError(
                 f"row {row} of X has the length {np.linalg.norm(X[row].astype(float)):.4g}, but "

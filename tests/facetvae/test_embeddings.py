@@ -66,6 +66,51 @@ def test_other_data_are_not_embeddings() -> None:
         assert type(reader_for(other, None, None)) is Reader
 
 
+def encoder_rows() -> np.ndarray:
+    """Rows of length one, as CLIP's are, with two labelings."""
+    drawn = drawn_embeddings(400, (3, 2), (0.2, 0.1), width=512, common=0.5, decay=1.2, seed=3)
+    return drawn.x
+
+
+ALSO_EMBEDDINGS = {
+    "longer": lambda x, rng: 7 * x,
+    "of unequal lengths": lambda x, rng: x * np.exp(0.2 * rng.normal(size=(len(x), 1))),
+    "the first columns": lambda x, rng: x[:, :400],
+    "in 8 bits": lambda x, rng: (127 * x / np.abs(x).max()).round().astype(np.int8),
+    "some empty": lambda x, rng: x * (np.arange(len(x)) % 100 > 0)[:, None],
+}
+NO_EMBEDDINGS = {
+    "centered": lambda x, rng: x - x.mean(0),
+    "standardized": lambda x, rng: (x - x.mean(0)) / x.std(0),
+    "of one sign": lambda x, rng: np.exp(10 * x),
+    "answers": lambda x, rng: (x / x.std(0)).round().clip(-2, 2),
+    "beside a column": lambda x, rng: np.c_[x, 10 + 9 * rng.normal(size=len(x))],
+    "few factors": lambda x, rng: 1 + rng.normal(size=(400, 9)) @ rng.normal(size=(9, 99)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:rows .* have not the length one")
+@pytest.mark.parametrize("how", [*ALSO_EMBEDDINGS, *NO_EMBEDDINGS])
+def test_rows_of_other_lengths_are_embeddings_if_they_are_like_them(how: str) -> None:
+    change = (ALSO_EMBEDDINGS | NO_EMBEDDINGS)[how]
+    x = change(encoder_rows(), np.random.default_rng(0))
+    assert (type(reader_for(x, None, None)) is EmbeddingReader) == (how in ALSO_EMBEDDINGS)
+
+
+def test_rows_of_other_lengths_have_the_same_facets() -> None:
+    """A density of rows seven times as long is lower by log 7 for each of 512 numbers."""
+    x = encoder_rows()
+    unit, longer = (
+        MultiFacetClustering(1, n_clusters=3, random_state=0).fit(rows) for rows in (x, 7 * x)
+    )
+    assert normalized_mutual_info_score(unit.labels_[:, 0], longer.labels_[:, 0]) > 0.99
+    drawn = np.linalg.norm(longer.sample(50)[0], axis=1)
+    assert 5 < drawn.min() < drawn.max() < 8  # without the noise beside the components
+    np.testing.assert_allclose(longer.score(7 * x), unit.score(x) - 512 * np.log(7), rtol=1e-3)
+    with pytest.raises(ValueError, match="missing"):
+        longer.predict(np.where(np.arange(512) == 3, np.nan, x))
+
+
 # What the model sees.
 
 
