@@ -1,4 +1,4 @@
-"""A fit to a million rows: seconds of each phase and of a pass, and memory, beside MiniBatchKMeans.
+"""A fit to a million rows: seconds of each phase, and memory, beside MiniBatchKMeans.
 
     OMP_NUM_THREADS=1 python -m lab.benchmarks.million_rows --seeds 0 3 --out runs/million.jsonl
 
@@ -8,8 +8,7 @@ the number of clusters of one labeling after the other. Each fit has a process o
 reads the table first. "copies" is the process's peak of resident memory, less that of a process
 that only imports the same and less the table itself, as a share of the table. A process that reads
 the table alone is shown beside, and one that fits 25,000 of its rows, which "copies that grow" are
-without. "a pass" is all steps of a phase divided by its passes over the data. Seconds are those of
-the processor, with one thread, whatever else runs.
+without. Seconds are those of the processor, with one thread, whatever else runs.
 
 One line of JSON a table; tables that the file has are left out.
 """
@@ -21,7 +20,6 @@ import resource
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +36,6 @@ from lab.summarize import print_tables
 CLUSTERS = (3, 5)
 # Rows of the table whose fit tells what does not depend on their number.
 FEW = 25_000
-# Phases that are passes over the data.
-LAST = "trains all together"
 # How processes start: from one that has imported what they need, and holds no data.
 START = "forkserver"
 # Bytes of what getrusage counts in (Linux).
@@ -70,25 +66,23 @@ def read(folder: Path, seed: int) -> dict[str, float]:
     return {}
 
 
-def ours(folder: Path, seed: int, epochs: int | None = None) -> dict[str, float]:
+def ours(folder: Path, seed: int) -> dict[str, float]:
     x = np.load(folder / "x.npy")
-    fit = Timed(epochs=epochs, random_state=seed)
+    fit = Timed(random_state=seed)
     seconds = _seconds(lambda: fit.fit(x))
     ends = [*(at for _, at in fit.phases[1:]), fit.phases[0][1] + seconds]
     phases = {
         f"{phase}, seconds": end - at for (phase, at), end in zip(fit.phases, ends, strict=True)
     }
-    last = phases[f"{LAST}, seconds"] / fit.runner_.epoch
-    passes = {"a pass of the last phase, seconds": last}
     predicted = {"predict, seconds": _seconds(lambda: fit.predict(x))}
     found = {"facets": fit.labels_.shape[1], "outliers": int(fit.outliers_.sum())}
-    return {"seconds": seconds} | phases | passes | predicted | found | _scores(folder, fit.labels_)
+    return {"seconds": seconds} | phases | predicted | found | _scores(folder, fit.labels_)
 
 
-def few(folder: Path, seed: int, epochs: int | None = None) -> dict[str, float]:
+def few(folder: Path, seed: int) -> dict[str, float]:
     whole = np.load(folder / "x.npy", mmap_mode="r")
     x = whole[: _few_of(len(whole))].copy()
-    fit = MultiFacetClustering(epochs=epochs, random_state=seed)
+    fit = MultiFacetClustering(random_state=seed)
     return {"seconds": _seconds(lambda: fit.fit(x).predict(x))}
 
 
@@ -136,17 +130,9 @@ def _measured(work: Callable[..., dict[str, float]], arguments: Sequence[Any]) -
     return found | {"MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB / 2**20}
 
 
-def measure(
-    rows: int, columns: int, seed: int, epochs: int | None = None
-) -> dict[str, dict[str, float]]:
+def measure(rows: int, columns: int, seed: int) -> dict[str, dict[str, float]]:
     """Seconds, memory and scores of each method on one table."""
-    known = {"epochs": epochs}
-    fits = {
-        "read": read,
-        "few": partial(few, **known),
-        "ours": partial(ours, **known),
-        "told": told,
-    }
+    fits = {"read": read, "few": few, "ours": ours, "told": told}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         in_child(draw, folder, rows, columns, seed)
@@ -167,9 +153,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = parser_of(__doc__, 0, 3)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--columns", type=int, default=64)
-    parser.add_argument("--epochs", type=int, help="of all phases; by default as many as they need")
     args = parser.parse_args(arguments)
-    sizes = {"rows": args.rows, "columns": args.columns, "epochs": args.epochs}
+    sizes = {"rows": args.rows, "columns": args.columns}
     seeds = [(seed,) for seed in range(*args.seeds)]
 
     def train(seed: int) -> dict[str, Any]:
