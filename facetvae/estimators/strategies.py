@@ -32,7 +32,7 @@ from facetvae.table_rules.column_views import (
 )
 from facetvae.table_rules.components import rank
 from facetvae.table_rules.counting import FacetCount
-from facetvae.table_rules.known import labeled_first, shared_with
+from facetvae.table_rules.known import labeled_first, named_after, shared_with, spread_labels
 from facetvae.table_rules.linear_model import LinearModel, linear_model
 from facetvae.table_rules.merging import ClusterCount, likeliest_number, merged_number
 from facetvae.table_rules.rows import MANY, has_missing, in_parts, some_rows
@@ -229,11 +229,15 @@ class LadderStrategy(FitStrategy):
         return self._start(self._runner(priors, self._schedule), x)
 
     def given(self, x: np.ndarray, label: Labels, numbers: Numbers) -> FitStrategy:
-        deepest = self.names[-1]
-        if deepest in label or has_missing(x) or len(x) <= FEWEST_FOR_NEIGHBORS:
+        deepest, seed = self.names[-1], self.chosen.seed
+        if has_missing(x) or len(x) <= FEWEST_FOR_NEIGHBORS:
             return self
-        features = self.chosen.view.numbers(x)
-        neighbors = neighbor_clusters(features, numbers[deepest], seed=self.chosen.seed)
+        features, known, number = self.chosen.view.numbers(x), label.get(deepest), numbers[deepest]
+        if known is not None and len(np.unique(known[known >= 0])) == number:
+            neighbors = spread_labels(features.reshape(len(x), -1), known, seed)
+        else:
+            neighbors = neighbor_clusters(features, number, seed=seed)
+            neighbors = neighbors if known is None else named_after(neighbors, known)
         if neighbors.max() < 1:
             return self
         return NeighborStrategy(**vars(self), neighbors=neighbors)
@@ -248,7 +252,7 @@ class LadderStrategy(FitStrategy):
 @dataclass(frozen=True)
 class NeighborStrategy(LadderStrategy):
     """The same, while the deepest facet learns the clusters of neighboring data
-    (:func:`~inference.neighbor_clusters`).
+    (:func:`~inference.neighbor_clusters`), or the labels of neighbors.
 
     :param neighbors: clusters ``[N]``, -1 where there is none.
     """

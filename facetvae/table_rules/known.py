@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
+from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_mutual_info_score, confusion_matrix
+from sklearn.semi_supervised import LabelSpreading
+
+from facetvae.table_rules.rows import MANY
 
 # The least probability of a cluster that is counted.
 LEAST = 1e-300
+# Principal components in which labels spread, to how many neighbors, and how far.
+COMPONENTS, NEIGHBORS, SPREAD = 50, 10, 0.9
 
 
 def labeled_first(labels: Iterable[np.ndarray], most: int, seed: int) -> np.ndarray:
@@ -21,6 +29,33 @@ def labeled_first(labels: Iterable[np.ndarray], most: int, seed: int) -> np.ndar
     unlabeled = np.all([label < 0 for label in labels], axis=0)
     drawn = np.random.default_rng(seed).permutation(len(unlabeled))
     return np.sort(drawn[np.argsort(unlabeled[drawn], kind="stable")][:most])
+
+
+def spread_labels(x: np.ndarray, label: np.ndarray, seed: int) -> np.ndarray:
+    """The labels ``[N]`` that rows ``[N, D]`` get from their neighbors (Zhou et al., *Learning with
+    local and global consistency*, 2004), in at most 50 principal components; -1 where no chain of
+    neighbors leads to a label, and, of many rows, for some.
+    """
+    rows, spread = labeled_first([label], MANY, seed), label.copy()
+    near = PCA(min(COMPONENTS, *x[rows].shape), random_state=seed).fit_transform(x[rows])
+    graph = LabelSpreading("knn", n_neighbors=NEIGHBORS, alpha=SPREAD)
+    with np.errstate(invalid="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # what is left to spread is little
+        found = graph.fit(near, label[rows])
+    told = np.isfinite(found.label_distributions_).all(1) & found.label_distributions_.any(1)
+    spread[rows] = np.where(told, found.transduction_, label[rows])
+    return np.where(label >= 0, label, spread)
+
+
+def named_after(clusters: np.ndarray, label: np.ndarray) -> np.ndarray:
+    """Clusters ``[N]`` with the numbers of the labels that they share most rows with, in which rows
+    with a label are those; -1 where unknown.
+    """
+    number, both = max(clusters.max(), label.max()) + 1, (clusters >= 0) & (label >= 0)
+    shared = np.zeros((number, number))
+    np.add.at(shared, (clusters[both], label[both]), 1)
+    new = linear_sum_assignment(shared, maximize=True)[1]
+    return np.where(label >= 0, label, np.where(clusters >= 0, new[clusters], -1))
 
 
 def allowed(label: np.ndarray, k: int) -> np.ndarray:

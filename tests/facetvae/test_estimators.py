@@ -1249,7 +1249,7 @@ def test_the_deepest_facet_of_images_starts_from_neighbors(monkeypatch: pytest.M
     monkeypatch.undo()
     label = np.where(np.arange(300) % 10, -1, kind)
     known = short(n_clusters=None, epochs=1).fit(x, labels={"facet_1": label})
-    assert known.settings_["start"] == "LadderStrategy"
+    assert known.settings_["start"] == "NeighborStrategy"
 
 
 def test_facets_of_wide_tables_are_sought_in_fewer_rows(monkeypatch: pytest.MonkeyPatch) -> None:
