@@ -102,7 +102,10 @@ class View:
             if number == 2:  # draws that fill gaps are neither of both
                 column[~own] = rng.choice(column[own], (~own).sum())
             if everywhere or number == 2 or has_steps(column):
+                before = column.std()
                 column[:] = spread(column, rng)
+                if number == 2:  # rare ones are far from all others, and would be spread as far
+                    column *= before / max(column.std(), np.finfo(float).tiny)
         for one in levels_of_one(x == np.fmax.reduce(x), levels):
             numbers[:, one] = rng.normal(size=(len(x), len(one)))
         return numbers

@@ -44,6 +44,12 @@ def two_answers(x: np.ndarray) -> np.ndarray:
     return np.column_stack([x, np.random.default_rng(2).integers(2, size=(ROWS, 2))])
 
 
+def rare_answers(x: np.ndarray) -> np.ndarray:
+    """Yes in 2 % of the rows, which lie seven deviations from no."""
+    rows = np.random.default_rng(5).random((4, len(x))).argsort(1)
+    return np.column_stack([x, *(own < 16 for own in rows)])
+
+
 def hour(x: np.ndarray) -> np.ndarray:
     angle = np.random.default_rng(3).uniform(0, 2 * np.pi, ROWS)
     return np.column_stack([x, np.sin(angle), np.cos(angle)])
@@ -61,6 +67,7 @@ def principal_components(x: np.ndarray) -> np.ndarray:
         (standardized_one_hot_with_gaps, 2),
         (bools_of_a_frame, 2),
         (two_answers, 2),
+        (rare_answers, 2),
         (hour, 3),
         (principal_components, 2),
     ],
