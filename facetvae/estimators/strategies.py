@@ -339,7 +339,7 @@ class SubspaceStrategy(FitStrategy):
 
     def _linear(self, x: np.ndarray, facets: Subspaces) -> SubspaceStrategy:
         """With the linear model that these subspaces are part of."""
-        linear = linear_model(self.chosen.view.filled(x), facets)
+        linear = linear_model(self.chosen.view.filled(some_rows(x)), facets)
         return replace(self.with_noise(linear.noise), linear=linear)
 
     def with_noise(self, scale: np.ndarray) -> Any:
