@@ -53,13 +53,15 @@ def are_embeddings(X: np.ndarray) -> bool:
     usual = of_length_one(X[:LOOKED_AT])  # which suffice to tell most tables
     if usual.mean() >= NEARLY_ALL:
         usual = of_length_one(X)
+    found = bool(usual.all()) or _of_an_encoder(X)
     if NEARLY_ALL <= usual.mean() < 1:
         warnings.warn(
             f"rows {np.flatnonzero(~usual)[:5].tolist()} of X have not the length one, as nearly "
-            "all others have, and may stand for nothing: leave such rows out",
+            f"all others have, and X is read as {'embeddings' if found else 'a table'}: such rows "
+            "may stand for nothing; leave them out",
             stacklevel=5,
         )
-    return bool(usual.all()) or _of_an_encoder(X)
+    return found
 
 
 def _of_an_encoder(X: np.ndarray) -> bool:
@@ -83,7 +85,7 @@ def _of_an_encoder(X: np.ndarray) -> bool:
 
 @dataclass(frozen=True)
 class EmbeddingEncoding(Encoding):
-    """The map between rows of length one and their leading principal components.
+    """The map between rows and their leading principal components.
 
     :ivar noise: deviation of the rows along each other direction.
     :ivar unit: whether all rows have length one.

@@ -36,14 +36,14 @@ def spread_labels(x: np.ndarray, label: np.ndarray, seed: int) -> np.ndarray:
     local and global consistency*, 2004), in at most 50 principal components; -1 where no chain of
     neighbors leads to a label, and, of many rows, for some.
     """
-    rows, spread = labeled_first([label], MANY, seed), label.copy()
+    rows, spread = labeled_first([label], MANY, seed), np.full_like(label, -1)
     near = PCA(min(COMPONENTS, *x[rows].shape), random_state=seed).fit_transform(x[rows])
     graph = LabelSpreading("knn", n_neighbors=NEIGHBORS, alpha=SPREAD)
     with np.errstate(invalid="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # what is left to spread is little
         found = graph.fit(near, label[rows])
     told = np.isfinite(found.label_distributions_).all(1) & found.label_distributions_.any(1)
-    spread[rows] = np.where(told, found.transduction_, label[rows])
+    spread[rows[told]] = found.transduction_[told]
     return np.where(label >= 0, label, spread)
 
 
