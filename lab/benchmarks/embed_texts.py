@@ -14,8 +14,8 @@ r"""Real texts with two labelings, embedded by a sentence encoder.
   (CrisisLexT26): which one, and what people told of it (damage, donations, sympathy ...), by paid
   readers. The seven are all others of which English words are in three messages of five.
 
-At most 2,000 rows of each; those without a label, of two acts or of other kinds are left out, and
-of messages links and names. The encoder is a folder in the form of `transformers`, whose last layer
+Texts without a label, of two acts or of other kinds are left out, and of messages links and names.
+The encoder is a folder in the form of `transformers`, whose last layer
 is averaged over the tokens. Labels were looked at while rules were chosen, but for those of
 "commands" and the held-out events.
 """
@@ -33,8 +33,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-# Rows of each set, texts that are embedded at once, and most tokens of a text.
-ROWS, BATCH, TOKENS = 2000, 64, 128
+# Texts that are embedded at once, and most tokens of a text.
+BATCH, TOKENS = 64, 128
 # A text and its two labels.
 Text = tuple[str, str, str]
 
@@ -147,8 +147,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, help="a file ending in .npz")
     args = parser.parse_args(arguments)
     found = sorted({text: labels for text, *labels in SETS[args.name](args.source)}.items())
-    some = np.random.default_rng(0).permutation(len(found))[:ROWS]
-    texts, labels = zip(*(found[i] for i in some), strict=True)
+    texts, labels = zip(*found, strict=True)
     codes = [np.unique(column, return_inverse=True)[1] for column in np.array(labels).T]
     x = embedded(list(texts), args.encoder)
     np.savez_compressed(args.out, x=x, labels=np.stack(codes, 1), texts=np.array(texts))

@@ -6,8 +6,8 @@ r"""Two labelings in embeddings: rows of length one, as encoders of texts and im
         --out runs/events.jsonl
 
 Simulated ones (`lab.protocols.embeddings`) have 1,000 to 4,000 rows and two labelings of three to
-eight clusters; those of real texts come from `lab.benchmarks.embed_texts`, always the same rows,
-and seeds are those of the methods.
+eight clusters. Of real texts (`lab.benchmarks.embed_texts`) each seed has a sample of its own: 2,000
+rows, or four fifths of fewer than 2,500.
 
 "ours" is MultiFacetClustering, given nothing; "ours, told" given the numbers of clusters. The
 others are told these as well: "residual KMeans" (k-means, the directions of its centers projected
@@ -42,6 +42,8 @@ from lab.summarize import print_table
 
 # Fewest and most rows that are drawn, and clusters of a labeling.
 ROWS, CLUSTERS = (1000, 4000), (3, 8)
+# Texts of a sample, at most, and their share of all.
+TEXTS, SHARE = 2000, 0.8
 # How often a method is started that finds local optima.
 STARTS = 10
 # Components that some rivals are given.
@@ -59,7 +61,10 @@ def _drawn(seed: int, rows: int | None) -> DrawnEmbeddings:
 def _of_file(path: Path) -> Callable[[int, int | None], DrawnEmbeddings]:
     def read(seed: int, rows: int | None) -> DrawnEmbeddings:
         with np.load(path) as stored:
-            return DrawnEmbeddings(stored["x"][:rows], list(stored["labels"][:rows].T))
+            x, labels = stored["x"], stored["labels"]
+        most = min(rows or TEXTS, round(SHARE * len(x)))
+        some = np.random.default_rng(seed).permutation(len(x))[:most]
+        return DrawnEmbeddings(x[some], list(labels[some].T))
 
     return read
 
