@@ -6,8 +6,8 @@ r"""Two labelings in embeddings: rows of length one, as encoders of texts and im
         --out runs/events.jsonl
 
 Simulated ones (`lab.protocols.embeddings`) have 1,000 to 4,000 rows and two labelings of three to
-eight clusters. Of real texts (`lab.benchmarks.embed_texts`) each seed has a sample of its own: 2,000
-rows, or four fifths of fewer than 2,500.
+eight clusters. Of real texts (`lab.benchmarks.embed_texts`) each seed has a sample of its own:
+2,000 rows, or four fifths of fewer than 2,500.
 
 "ours" is MultiFacetClustering, given nothing; "ours, told" given the numbers of clusters. The
 others are told these as well: "residual KMeans" (k-means, the directions of its centers projected
