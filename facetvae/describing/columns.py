@@ -30,8 +30,6 @@ from ppl_models.given.frames import (
     native_columns,
 )
 
-#: Whole numbers of at most so many values are no counts.
-FEW_VALUES = 10
 # A mean of more deviations is far from 0, and a gain of more standard errors from chance.
 FAR = 3
 # The least share by which the variance of a negative binomial variable exceeds its mean.

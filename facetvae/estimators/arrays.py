@@ -13,14 +13,13 @@ from narwhals.stable.v2.dependencies import is_polars_lazyframe
 from scipy.sparse import issparse
 from torch import Tensor
 
-from facetvae.describing.columns import FEW_VALUES
 from facetvae.estimators.defaults import default_plain_network
 from facetvae.estimators.encoding import Encoding, encoding_of
 from facetvae.estimators.gaps import drawn, fitted_fill, means
 from facetvae.estimators.words import reads_as_number
 from facetvae.table_rules.components import residual_scale
+from facetvae.table_rules.levels import has_steps, levels_of, levels_of_one, spread
 from facetvae.table_rules.linear_model import FilledRows
-from facetvae.table_rules.repeated import atom_of, levels_of_one
 from facetvae.table_rules.rows import DISTINCT, has_missing, some_rows
 from ppl_models import Bernoulli, FactorFill, Incomplete, Likelihood, Normal
 from ppl_models.given.arrays import (
@@ -43,9 +42,6 @@ from ppl_models.given.labels import with_unknown
 from ppl_models.likelihood_base import rebuilt
 from ppl_models.networks import Architecture
 
-# Rows for each value of a rounded column, at least; how far from multiples of a step, in steps,
-# numbers of 32 bits may be.
-PER_STEP, ROUNDED = 8, 0.05
 # What to do with columns that hold no numbers.
 ADVICE = {
     Kind.DATES: "dates as numbers, such as days since the first",
@@ -100,10 +96,10 @@ class View:
         levels = np.array([levels_of(x[own, d]) for d, own in enumerate(there.T)])
         for column, own, number in zip(numbers.T, there.T, levels, strict=True):
             if number == 2:  # draws that fill gaps are neither of both
-                column[~own] = rng.choice(column[own], (~own).sum())
-            if everywhere or number == 2 or has_steps(column):
+                column[~own], own = rng.choice(column[own], (~own).sum()), slice(None)
+            if everywhere or number == 2 or has_steps(column[own]):
                 before = column.std()
-                column[:] = spread(column, rng)
+                column[own] = spread(column[own], rng)
                 if number == 2:  # rare ones are far from all others, and would be spread as far
                     column *= before / max(column.std(), np.finfo(float).tiny)
         for one in levels_of_one(x == np.fmax.reduce(x), levels):
@@ -135,43 +131,6 @@ def _in_lattice(x: np.ndarray, rng: np.random.Generator) -> bool:
     if distinct > DISTINCT * len(x):
         return False
     return x.shape[1] == 1 or distinct > max(len(np.unique(column)) for column in x.T)
-
-
-def levels_of(values: np.ndarray) -> int:
-    """How many levels a column has that are no numbers: two, or a few of which most rows have one;
-    else 0.
-    """
-    levels, counts = np.unique(values, return_counts=True)
-    if not 1 < len(levels) <= FEW_VALUES:
-        return 0
-    return len(levels) if len(levels) == 2 or counts.max() > len(values) / 2 else 0
-
-
-def has_steps(values: np.ndarray) -> bool:
-    """Whether a column was rounded: its values are a few multiples of a step, none in most rows."""
-    levels, counts = np.unique(values, return_counts=True)
-    if not 2 < len(levels) <= len(values) / PER_STEP or counts.max() > len(values) / 2:
-        return False
-    steps = np.diff(levels)
-    return bool(np.allclose(ratio := steps / steps.min(), ratio.round(), rtol=0, atol=ROUNDED))
-
-
-def spread(values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Each value drawn anew, up to halfway to the next ones, or half the median step; but for one
-    that stands apart (:func:`~facetvae.table_rules.repeated.atom_of`).
-    """
-    if (atom := atom_of(values)) is not None:
-        others = values != atom
-        values = values.copy()
-        values[others] = spread(values[others], rng)
-        return values
-    levels, level = np.unique(values, return_inverse=True)
-    if len(levels) < 2:
-        return values
-    steps = np.diff(levels)
-    steps = np.minimum(steps, np.median(steps)) / 2
-    below, above = np.concatenate([steps[:1], steps]), np.concatenate([steps, steps[-1:]])
-    return values + rng.uniform(-below[level], above[level])
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from scipy.linalg import block_diag
 
-from facetvae.estimators.arrays import View, has_steps, spread
+from facetvae.estimators.arrays import View
 from facetvae.table_rules.components import largest
-from facetvae.table_rules.repeated import levels_of_one
+from facetvae.table_rules.levels import has_steps, levels_of_one, spread
 from facetvae.table_rules.rows import some_rows
 from ppl_models import Columns
 from ppl_models.columns import numeric

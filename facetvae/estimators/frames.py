@@ -10,12 +10,13 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from facetvae.describing.columns import FEW_VALUES, are_counts, is_multiplied
+from facetvae.describing.columns import are_counts, is_multiplied
 from facetvae.estimators.arrays import Reader, View, check_kinds
 from facetvae.estimators.columns_view import columns_view
 from facetvae.estimators.encoding import Encoding
 from facetvae.estimators.mistaken import warn_of_ids
 from facetvae.estimators.words import check_words, plain_values, reads_as_number
+from facetvae.table_rules.levels import FEW_VALUES
 from facetvae.table_rules.outliers import has_all_variance
 from facetvae.table_rules.rows import is_missing
 from ppl_models import (

@@ -23,6 +23,8 @@ from facetvae.estimators.gaps import without_gaps
 from facetvae.estimators.linear_maps import fit_networks, set_best_widths, set_linear, set_widths
 from facetvae.estimators.training import STEPS_PER_LOOK, StopConverged, check_trained, warn_if_long
 from facetvae.table_rules.column_views import (
+    MANY_KINDS,
+    MAX_COLUMNS,
     MAX_ROWS,
     ColumnViews,
     SubspaceView,
@@ -707,9 +709,12 @@ def facets_found(
 
 
 def are_pictures(found: FacetCount, x: np.ndarray, view: View) -> bool:
-    """Whether complete, wide rows have clusters that divide those of facets, as pictures have."""
+    """Whether complete, wide rows have clusters that divide those of facets, as pictures have; many
+    of them, if rows are so narrow that sets of columns may explain them.
+    """
     wide = view.linear and x.shape[1] >= FEWEST_PIXELS
-    return wide and found.is_divided and not has_missing(x)
+    many = found.combined >= MANY_KINDS or x.shape[1] > MAX_COLUMNS
+    return wide and many and found.is_divided and not has_missing(x)
 
 
 def numbered(found: FacetCount) -> list[str]:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from facetvae.describing.columns import FEW_VALUES
+from facetvae.table_rules.levels import FEW_VALUES
 
 # More different strings are names or ids; so are more than rows over this, unless there are few.
 MOST_LEVELS, ROWS_PER_LEVEL = 100, 2

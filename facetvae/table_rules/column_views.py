@@ -35,7 +35,7 @@ MAX_COLUMNS, MAX_ROWS = 64, 2000
 BINS, LEVEL = 5, 0.01
 # Most clusters of a view, how many pictures or curves have, and most of a column by itself; how
 # many numbers without a gain end the search, and starts of each.
-MOST, MANY, MOST_ALONE, PATIENCE, STARTS = 12, 8, 3, 2, 2
+MOST, MANY_KINDS, MOST_ALONE, PATIENCE, STARTS = 12, 8, 3, 2, 2
 # Passes over the rows, and the gain in nats a row that ends them; how often columns change places.
 PASSES, ENOUGH, ROUNDS, REFITS = 100, 1e-4, 5, 2
 # Nats a row below another view from which on one is not fitted further.
@@ -330,7 +330,7 @@ class ColumnViews:
     @property
     def are_many(self) -> bool:
         """Whether a view has so many clusters as pictures of things have (digits 8 to 12)."""
-        return any(view.num_clusters >= MANY for view in self.views)
+        return any(view.num_clusters >= MANY_KINDS for view in self.views)
 
     def offers(self, number: int | None) -> bool:
         """Whether there are so many views; for ``None``, whether there are any."""
@@ -438,7 +438,7 @@ def column_views(values: np.ndarray, levels: Sequence[int], seed: int = 0) -> Co
     found = [view for own in groups for view in _divided(fitted, own, dependence, seed)]
     views = [v for v in _exchanged(fitted, found, seed) if v.fit > _apart(fitted, v, seed)]
     # Numbers of which more and more clusters are likelier lie on a curve.
-    views = [v for v in views if v.num_clusters < MANY or len(v.numbers) < len(v.columns)]
+    views = [v for v in views if v.num_clusters < MANY_KINDS or len(v.numbers) < len(v.columns)]
     views.sort(key=lambda view: view.fit - fitted.alone[view.columns].sum())
     views = [part for view in views for part in _grid(fitted, view, seed)]
     return ColumnViews(views, fitted, recoding)

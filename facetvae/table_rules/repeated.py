@@ -9,50 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from facetvae.table_rules.levels import atom_of, levels_of_one
+
 # Share of a column's variance, or of the rows that are not at its commonest category, that others
 # leave, below which they tell it.
 TOLD = 0.01
-# Rows that two columns of zeros and ones would share by chance, if they share none, from which on
-# they are levels of one category.
-BY_CHANCE = 12
-# Share of the rows that a value of its own has at least, and how many times the next one's.
-LEAST_ATOM, FAR_AHEAD = 0.05, 4
-
-
-def levels_of_one(values: np.ndarray, levels: np.ndarray) -> list[np.ndarray]:
-    """Sets of columns of zeros and ones that are levels of one category, as in one-hot coding: no
-    row has two.
-
-    :param values: ``[N, D]``: numbers, and codes of categories; NaN where missing.
-    :param levels: of each column the number of its categories, 0 for numbers.
-    """
-    ones = np.nan_to_num(values) == 1
-    waiting = sorted(np.flatnonzero(levels == 2), key=lambda d: -ones[:, d].sum())
-    sets = []
-    while waiting:
-        first, *others = waiting
-        own, covered = [first], ones[:, first]
-        for d in others:
-            by_chance = covered.mean() * ones[:, d].sum()
-            if by_chance > BY_CHANCE and not (covered & ones[:, d]).any():
-                own, covered = [*own, d], covered | ones[:, d]
-        waiting = [d for d in others if d not in own]
-        if len(own) > 1:
-            sets.append(np.array(own))
-    return sets
-
-
-def atom_of(values: np.ndarray) -> float | None:
-    """A number that many rows share, unlike all others, as customers share a spending of zero; of
-    values ``[N]``, NaN where missing.
-    """
-    values = values[~np.isnan(values)]
-    distinct, counts = np.unique(values, return_counts=True)
-    if len(distinct) < 3:
-        return None
-    second, first = np.sort(counts)[-2:]
-    stands_apart = first >= LEAST_ATOM * len(values) and first > FAR_AHEAD * second
-    return float(distinct[counts.argmax()]) if stands_apart else None
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from sklearn.decomposition import PCA
 from sklearn.preprocessing import PowerTransformer
 
 from facetvae.table_rules.components import principal_dimensions
+from facetvae.table_rules.levels import FEW_VALUES
 from facetvae.table_rules.merging import likeliest_mixture
 from facetvae.table_rules.rows import some_rows
 
@@ -92,7 +93,9 @@ def unskewed_if_better(x: np.ndarray, zero: np.ndarray | None = None) -> Unskewe
     if len(rows) < FEWEST or x.shape[1] < 1:
         return None
     skewness = np.abs(np.nansum(rows**3, 0)) / (~np.isnan(rows)).sum(0).clip(1)
-    if skewness.max() < SYMMETRIC:
+    # Between few values, as of answers from 1 to 5, a power would only move the steps.
+    on_a_scale = all(len(np.unique(own[~np.isnan(own)])) <= FEW_VALUES for own in rows.T)
+    if skewness.max() < SYMMETRIC or on_a_scale:
         return None
     judged = skewness.argsort()[-MOST_SKEWED:]
     rows = rows[:, judged]

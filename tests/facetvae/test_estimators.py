@@ -336,24 +336,25 @@ def test_tables_within_bounds_are_columns_and_pictures_are_not() -> None:
 def test_rows_with_more_clusters_than_subspaces_show_are_pictures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """If they are complete and wide, and these clusters divide each facet's; whatever number of
-    facets is asked for.
+    """If they are complete and wide, and these clusters, many in rows of up to 64 numbers, divide
+    each facet's; whatever number of facets is asked for.
     """
     rng = np.random.default_rng(0)
     x = rng.normal(size=(90, 16)) + 6 * rng.integers(2, size=(90, 1))
     two = facets_found((x - x.mean(0)) / x.std(0), 0, View())
     assert (two.numbers, two.combined, two.shared) == ([2], 2, 1)
-    three = replace(two, combined=3)
-    assert are_pictures(three, x, View())
+    eight = replace(two, combined=8)
+    assert are_pictures(eight, x, View())
     for found, rows in (
         (two, x),
-        (replace(three, shared=0.3), x),
-        (replace(three, groups=[]), x),
-        (three, x[:, :15]),
-        (three, np.where(x == x[0, 3], NAN, x)),
+        (replace(two, combined=7), x),
+        (replace(eight, shared=0.3), x),
+        (replace(eight, groups=[]), x),
+        (eight, x[:, :15]),
+        (eight, np.where(x == x[0, 3], NAN, x)),
     ):
         assert not are_pictures(found, rows, View())
-    monkeypatch.setattr(clustering, "facets_found", lambda *given: three)
+    monkeypatch.setattr(clustering, "facets_found", lambda *given: eight)
     for facets in (None, 3):
         found = MultiFacetClustering(facets, n_clusters=2, epochs=1, random_state=0).fit(x)
         assert found.settings_["start"] == "NeighborStrategy"

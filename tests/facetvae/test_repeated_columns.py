@@ -10,7 +10,8 @@ import pytest
 from sklearn.metrics import normalized_mutual_info_score as nmi
 
 from facetvae.estimators import MultiFacetClustering
-from facetvae.table_rules.repeated import Recoding, atom_of, codes_told, levels_of_one, numbers_told
+from facetvae.table_rules.levels import atom_of, levels_of_one
+from facetvae.table_rules.repeated import Recoding, codes_told, numbers_told
 from lab.benchmarks.customer_tables import customer_table
 
 pytestmark = pytest.mark.slow(10)
