@@ -475,18 +475,20 @@ def _dependence(fitted: Statistics) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _apart(fitted: Statistics, view: ColumnView, seed: int) -> float:
-    """BIC, as a log-density, of a view's columns each with clusters of its own, and numbers that
-    are correlated as normal ones are: neither tails nor these are signs of shared clusters.
+    """BIC, as a log-density, of a view's columns each with clusters of its own, of which those of
+    more than two values depend on each other as normal ones do: neither tails nor factors are signs
+    of shared clusters. Between two values any dependence is such.
     """
-    numbers, alone = view.numbers, fitted.alone.copy()
-    for d in numbers:
+    alone, own = fitted.alone.copy(), view.columns
+    for d in view.numbers:
         alone[d] = _view(fitted, np.array([d]), seed, MOST_ALONE).fit
-    return float(alone[view.columns].sum() + _gain_of_one_copula(fitted.values[:, numbers]))
+    copula = _gain_of_one_copula(fitted.values[:, own[fitted.levels[own] != 2]])
+    return float(alone[own].sum() + copula)
 
 
 def _gain_of_one_copula(x: np.ndarray) -> float:
-    """What BIC, as a log-density, gains if numbers ``[N, m]``, NaN where missing, depend on each
-    other as jointly normal ones do, whatever the distribution of each.
+    """What BIC, as a log-density, gains if columns ``[N, m]``, NaN where missing, depend on each
+    other as jointly normal ones do, whatever the distribution of each; categories by their codes.
     """
     if x.shape[1] < 2:
         return 0.0

@@ -128,6 +128,17 @@ def test_columns_without_clusters_have_no_views(kind: str, gaps: float) -> None:
     assert sum(each.number for each in found) == 0
 
 
+@pytest.mark.parametrize("answers", [3, 5])
+def test_answers_that_factors_explain_are_no_clusters(answers: int) -> None:
+    """Two factors, without clusters, and answers on a scale."""
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        factors, left = rng.normal(size=(1000, 2)), rng.normal(size=(1000, 16))
+        opinions = factors @ rng.normal(size=(2, 16)) + left
+        at = norm.ppf(np.arange(1, answers) / answers) * opinions.std()
+        assert not column_views(np.searchsorted(at, opinions).astype(float), [answers] * 16).views
+
+
 def test_rotated_labelings_are_no_sets_of_columns() -> None:
     for seed in (7003, 7007):
         x = standardized(SHAPES["linear"](seed).x)
