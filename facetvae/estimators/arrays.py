@@ -20,7 +20,7 @@ from facetvae.estimators.words import reads_as_number
 from facetvae.table_rules.components import residual_scale
 from facetvae.table_rules.levels import has_steps, levels_of, levels_of_one, spread
 from facetvae.table_rules.linear_model import FilledRows
-from facetvae.table_rules.rows import DISTINCT, has_missing, some_rows
+from facetvae.table_rules.rows import has_missing, some_rows
 from ppl_models import Bernoulli, FactorFill, Incomplete, Likelihood, Normal
 from ppl_models.given.arrays import (
     array_of_tensor,
@@ -86,21 +86,20 @@ class View:
         return self.numbers(np.ones_like(x[:1]))[0]
 
     def smooth(self, x: np.ndarray, seed: int) -> np.ndarray:
-        """The same, with a density whose modes can be counted: columns of few steps, and rows of a
-        lattice, are spread over the gaps around their values, and columns that are levels of one
-        category, each of which would be a cluster, are noise.
+        """The same, with a density whose modes can be counted: columns of few steps are spread over
+        the gaps around their values, and columns that are levels of one category, each of which
+        would be a cluster, are noise.
         """
         numbers, rng = self.numbers(x).astype(float), np.random.default_rng(seed)
-        everywhere = _in_lattice(numbers, rng)
         there = ~np.isnan(x)
         levels = np.array([levels_of(x[own, d]) for d, own in enumerate(there.T)])
         for column, own, number in zip(numbers.T, there.T, levels, strict=True):
-            if number == 2:  # draws that fill gaps are neither of both
+            if number:  # draws that fill gaps are none of the levels
                 column[~own], own = rng.choice(column[own], (~own).sum()), slice(None)
-            if everywhere or number == 2 or has_steps(column[own]):
+            if number or has_steps(column[own]):
                 before = column.std()
                 column[own] = spread(column[own], rng)
-                if number == 2:  # rare ones are far from all others, and would be spread as far
+                if number:  # rare ones are far from all others, and would be spread as far
                     column *= before / max(column.std(), np.finfo(float).tiny)
         for one in levels_of_one(x == np.fmax.reduce(x), levels):
             numbers[:, one] = rng.normal(size=(len(x), len(one)))
@@ -121,16 +120,6 @@ class View:
     def residual_scale(self, x: np.ndarray, dim: int) -> float:
         """Deviation of what ``dim`` linear latents leave of the numbers."""
         return residual_scale(x if self.linear else self.numbers(x), dim)
-
-
-def _in_lattice(x: np.ndarray, rng: np.random.Generator) -> bool:
-    """Whether rows ``[N, F]``, told apart by their places in one direction, repeat each other, and
-    those that differ share values, as copies of a few rows do not.
-    """
-    distinct = len(np.unique((x @ rng.normal(size=x.shape[1])).round(9)))
-    if distinct > DISTINCT * len(x):
-        return False
-    return x.shape[1] == 1 or distinct > max(len(np.unique(column)) for column in x.T)
 
 
 @dataclass(frozen=True)

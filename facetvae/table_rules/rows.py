@@ -10,7 +10,7 @@ import numpy as np
 
 #: Rows that are enough to find facets, clusters and scales in, and most that are computed at once.
 MANY = 20_000
-#: Where a smaller share of the rows is distinct, they may be copies, or lie in a lattice.
+#: Where a smaller share of the rows is distinct, they may be copies.
 DISTINCT = 0.75
 
 

@@ -477,16 +477,17 @@ def test_one_normal_is_as_likely_as_its_density_is(gaps: float) -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(300, 3)) + rng.normal(size=(300, 1))
     x[rng.random(x.shape) < gaps] = np.nan
-    kept = [np.flatnonzero(~np.isnan(row)) for row in x]
-    full = [(row[own], own) for row, own in zip(x, kept, strict=True) if len(own)]
+    there = ~np.isnan(x)
+    patterns = [own for own in np.unique(there, axis=0) if own.any()]
+    alike = [(x[(there == own).all(1)][:, own], own) for own in patterns]
 
     def unlikely(factor: np.ndarray) -> float:
         root = np.zeros((3, 3))
         root[np.tril_indices(3)] = factor
         covariance, loc = root @ root.T, np.nanmean(x, 0)
         each = (
-            multivariate_normal(loc[own], covariance[np.ix_(own, own)]).logpdf(row)
-            for row, own in full
+            multivariate_normal(loc[own], covariance[np.ix_(own, own)]).logpdf(rows).sum()
+            for rows, own in alike
         )
         return -float(sum(each))
 

@@ -314,7 +314,7 @@ def test_tables_within_bounds_are_columns_and_pictures_are_not() -> None:
     """
     x = drawn().x
     scaled = (x - x.min()) / np.ptp(x)
-    cube, digit = np.random.default_rng(0).random((100, 4)), load_digits().data[:450]
+    cube, digit = np.random.default_rng(0).random((100, 4)), load_digits().data[:600]
     assert clusters_in_subspaces(cube)
     assert not clusters_in_subspaces(digit)
     assert not clusters_in_subspaces(np.where(scaled > 0.5, NAN, scaled)), "no row is complete"
@@ -1091,11 +1091,20 @@ def test_further_starts_need_rows_for_their_clusters_too() -> None:
         short(1, n_clusters=15, n_init=3).fit(few)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(("kind", "columns"), [("rounded", 3), ("ratings", 2), ("answers", 7)])
+@pytest.mark.parametrize(
+    ("kind", "columns"),
+    [
+        ("counts", 8),
+        *(
+            pytest.param(*each, marks=pytest.mark.thorough)
+            for each in (("rounded", 3), ("ratings", 2), ("answers", 7))
+        ),
+    ],
+)
 def test_whole_numbers_are_no_clusters(kind: str, columns: int) -> None:
     rng = np.random.default_rng(0)
     x = {
+        "counts": lambda: rng.poisson(0.6, (800, columns)),
         "rounded": lambda: np.round(rng.normal(size=(400, columns))),
         "ratings": lambda: rng.choice(5, (400, columns), p=[0.05, 0.1, 0.2, 0.35, 0.3]),
         "answers": lambda: rng.integers(1, 6, (400, columns)),

@@ -140,12 +140,12 @@ def test_what_clusters_consist_of_is_no_further_facet() -> None:
 def test_there_may_be_one_facet_or_none() -> None:
     """Of four draws each; a rule that called chance a facet half the time would pass once in 16."""
     for seed in range(4):
-        x, labels = drawn(400, (3,), seed)
+        x, labels = drawn(300, (3,), seed)
         found = facets_that_add_up(x)
         assert found is not None
         assert found.numbers == [3], seed
         assert agreement(found.labels(x), labels)[0] > 0.9
-        assert facets_that_add_up(drawn(400, (3,), seed, size=0.0)[0]) is None, seed
+        assert facets_that_add_up(drawn(300, (3,), seed, size=0.0)[0]) is None, seed
     assert facets_that_add_up(np.ones((100, 3))) is None
     assert facets_that_add_up(np.random.default_rng(0).normal(size=(50, 3))) is None, "few rows"
 
