@@ -94,8 +94,8 @@ def unskewed_if_better(x: np.ndarray, zero: np.ndarray | None = None) -> Unskewe
         return None
     skewness = np.abs(np.nansum(rows**3, 0)) / (~np.isnan(rows)).sum(0).clip(1)
     # Between few values, as of answers from 1 to 5, a power would only move the steps.
-    on_a_scale = all(len(np.unique(own[~np.isnan(own)])) <= FEW_VALUES for own in rows.T)
-    if skewness.max() < SYMMETRIC or on_a_scale:
+    on_a_scale = (len(np.unique(own[~np.isnan(own)])) <= FEW_VALUES for own in rows.T)
+    if skewness.max() < SYMMETRIC or all(on_a_scale):
         return None
     judged = skewness.argsort()[-MOST_SKEWED:]
     rows = rows[:, judged]
