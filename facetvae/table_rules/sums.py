@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import combinations, permutations
 from math import prod
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
@@ -18,7 +18,8 @@ from scipy.special import logsumexp
 from scipy.stats import entropy
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics import adjusted_rand_score
+from sklearn.metrics import adjusted_rand_score, silhouette_score
+from sklearn.mixture import GaussianMixture
 
 from facetvae.table_rules.grids import grid_of, shared_information
 from facetvae.table_rules.known import allowed, labeled_first, shared_with, starts_of, sureness
@@ -33,8 +34,16 @@ MOST_FACETS, FACETS = 3, 2
 # Most clusters of the first facet and of each further one; fewest rows for each.
 MOST, MOST_FURTHER, FEWEST = 12, 8, 15
 # Mean adjusted Rand index between fits from which on clusters are stable, and by which others are
-# steadier; pairs of halves, and starts, that are compared; fits of k-means in starts and in halves.
-STABLE, STEADIER, HALVES, STARTS, FITS, FEW_FITS = 0.75, 0.05, 5, 5, 10, 3
+# steadier; pairs of halves, and starts, that are compared; fits of k-means in each.
+STABLE, STEADIER, HALVES, STARTS, FITS = 0.75, 0.05, 5, 5, 10
+# What is added to the variance of a mixture's clusters, as a share of the least.
+LEAST_WIDTH = 0.05
+# By how many clusters more no mixture is better before no others are tried.
+WORSE = 2
+# Deviations within clusters from which on two have two modes.
+APART = 2.0
+# Share of what a second facet explains that is to be alike in all clusters of the first.
+ALIKE = 0.75
 # Largest share of the smaller entropy that two facets may have in common.
 SHARED = 0.15
 # Share of the rows' variance that is added to the noise's; a row's certainty in its first cluster.
@@ -186,9 +195,7 @@ def _fitted(
     return found
 
 
-def _clusters_beside(
-    x: np.ndarray, means: Sequence[np.ndarray], k: int, seed: int, fits: int = FITS
-) -> np.ndarray:
+def _clusters_beside(x: np.ndarray, means: Sequence[np.ndarray], k: int, seed: int) -> np.ndarray:
     """Of k-means, in what the directions of other facets' means leave of rows ``[N, D]``."""
     left = x - x.mean(0)
     for other in means:
@@ -196,7 +203,7 @@ def _clusters_beside(
         left = left - left @ spanned.T @ spanned
     with warnings.catch_warnings():  # of equal rows
         warnings.simplefilter("ignore", ConvergenceWarning)
-        return KMeans(k, n_init=fits, random_state=seed).fit(left).labels_
+        return KMeans(k, n_init=FITS, random_state=seed).fit(left).labels_
 
 
 def _starts(
@@ -255,22 +262,141 @@ def facets_that_add_up(
     looked_at = min(len(rows), MOST_WORK // prod(least))
     if looked_at < FEWEST * max(4, *least) or not (rows.std(0) > 0).all():
         return None
-    found, stable = _first(rows, seed)
-    if numbers is None and not _is_likelier(rows, found.numbers, [1], seed):
+    alike, own = (_with_lowest_bic(rows, kind, seed) for kind in ("tied", "full"))
+    each_own = own.aic < alike.aic  # which makes new rows likelier
+    label = (own if each_own else alike).label
+    found = _of_labels(rows, [label])
+    number, surely = found.numbers[0], numbers is None
+    within = each_own and number > 1 and _lie_within_each_other(found)
+    if surely and (number == 1 or within or not _is_likelier(rows, [number], [1], seed)):
         return None
     grid = grid_of(found.means[0] @ found.whitening, seed) if len(wanted) > 1 else None
     if grid is not None:  # clusters that are all combinations of two groupings are two facets
-        (label,) = found.labels(rows)
         found = _fitted(rows, [part[label] for part in grid], [part.max() + 1 for part in grid])
-    own = found.numbers if len(found.numbers) > 1 else [min(stable, *found.numbers)]
-    found = _beside(rows, found, len(wanted), seed, surely=numbers is None)
-    own = own + found.numbers[len(own) :]
+        found = _beside(rows, found, len(wanted), seed, surely)
+        return _in_likeliest_order(rows, found, wanted, seed)
+    fine = _fitted(rows, [alike.label], [alike.label.max() + 1])
+    if each_own and not within:
+        return _in_own_noise(rows, own, fine, wanted, seed, surely)
+    return _in_one_noise(rows, fine, wanted, seed, surely)
+
+
+def _lie_within_each_other(found: FacetSum) -> bool:
+    """Whether the two largest clusters do, as those of heavy tails."""
+    a, b = np.argsort(found.weights[0])[-2:]
+    return bool(np.linalg.norm((found.means[0][a] - found.means[0][b]) @ found.whitening) < APART)
+
+
+class Mixture(NamedTuple):
+    """Clusters ``[N]`` of normals, and how well these say the rows."""
+
+    bic: float
+    aic: float
+    label: np.ndarray
+
+
+def _mixture(x: np.ndarray, k: int, kind: str, seed: int) -> Mixture:
+    """Of normals with one covariance (``"tied"``) or one each (``"full"``)."""
+    how = {"covariance_type": kind, "n_init": STARTS, "random_state": seed}
+    fit = GaussianMixture(k, reg_covar=LEAST_WIDTH * x.var(0).min(), **how).fit(x)
+    return Mixture(fit.bic(x), fit.aic(x), np.unique(fit.predict(x), return_inverse=True)[1])
+
+
+def _with_lowest_bic(x: np.ndarray, kind: str, seed: int) -> Mixture:
+    """More clusters are tried until two more have made it worse."""
+    fits: list[Mixture] = []
+    for k in range(1, min(MOST, len(x) // (2 * FEWEST)) + 1):
+        fits.append(_mixture(x, k, kind, seed))
+        if k - 1 - np.argmin([fit.bic for fit in fits]) == WORSE:
+            break
+    return min(fits, key=lambda fit: fit.bic)
+
+
+def _in_one_noise(
+    x: np.ndarray, found: FacetSum, wanted: Sequence[int | None], seed: int, surely: bool
+) -> FacetSum:
+    """Facets of clusters that all have the same noise."""
+    number = found.numbers[0]
+    found = _beside(x, found, len(wanted), seed, surely)
+    if number > 1:  # a facet without what it consists of
+        found = _resized(x, found, [_stable(x, number, seed), *found.numbers[1:]], seed)
+    return _in_likeliest_order(x, found, wanted, seed)
+
+
+def _in_own_noise(
+    x: np.ndarray,
+    own: Mixture,
+    fine: FacetSum,
+    wanted: Sequence[int | None],
+    seed: int,
+    surely: bool,
+) -> FacetSum:
+    """Facets beside one whose clusters have each a noise of their own: what two clusters of the
+    other explain tells whether these are alike in all clusters of the first, or parts of some.
+    """
+    fits = {k: _mixture(x, k, "full", seed) if k else own for k in wanted}
+    best = min(fits, key=lambda k: fits[k].bic)
+    place = max(j for j, k in enumerate(wanted) if k == best)
+    first = fits[best].label
+    rest = [k for j, k in enumerate(wanted) if j != place]
+    left = x - _of_labels(x, [first]).means[0][first]
+    if not rest:
+        others = []
+    elif len(rest) == 1 and share_alike(x, first, _clusters_in(left, 2, seed)) > ALIKE:
+        likelier = not surely or _is_likelier(left, [2], [1], seed)
+        others = [_clusters_in(left, rest[0], seed)] if likelier else []
+    else:
+        found = _beside(x, fine, len(wanted), seed, surely)
+        if len(found.numbers) == 1:
+            found = _beside(x, _of_labels(x, [first]), len(wanted), seed, surely)
+        others = _in_likeliest_order(x, found, [None, *rest], seed, fixed=1).labels(x)[1:]
+    return _of_labels(x, [*others[:place], first, *others[place:]])
+
+
+def _in_likeliest_order(
+    x: np.ndarray, found: FacetSum, wanted: Sequence[int | None], seed: int, fixed: int = 0
+) -> FacetSum:
+    """With the numbers of clusters that are wanted; in the order found if these leave it open, the
+    last first.
+    """
     sums: dict[tuple[int, ...], FacetSum] = {}
-    for order in permutations(reversed(range(len(own)))):
-        asked = tuple(wanted[j] or k for j, k in zip(order, own, strict=True))
+    for free in permutations(reversed(range(fixed, len(found.numbers)))):
+        order = [*range(fixed), *free]
+        asked = tuple(wanted[j] or k for j, k in zip(order, found.numbers, strict=True))
         if asked not in sums:
-            sums[asked] = _resized(rows, found, asked, seed).reordered(np.argsort(order).tolist())
-    return _likeliest(list(sums.values()), rows)
+            sums[asked] = _resized(x, found, asked, seed).reordered(np.argsort(order).tolist())
+    return _likeliest(list(sums.values()), x)
+
+
+def _clusters_in(left: np.ndarray, k: int | None, seed: int) -> np.ndarray:
+    """Those that lie best apart if their number is open."""
+    labels = [
+        _likeliest(_starts(left, [n], seed), left).labels(left)[0]
+        for n in (range(2, MOST_FURTHER + 1) if k is None else [k])
+    ]
+    apart = lambda label: silhouette_score(left, label) if len(labels) > 1 else 0  # noqa: E731
+    return max(labels, key=apart)
+
+
+def share_alike(x: np.ndarray, first: np.ndarray, second: np.ndarray) -> float:
+    """Of what clusters of ``second`` explain beside those of ``first``: the share that is the same
+    in all of these, without interactions, less chance.
+    """
+    cells = np.unique(np.stack([first, second]), axis=1, return_inverse=True)[1].ravel()
+    designs = [[first], [first, second], [cells]]
+    left = [len(x) * np.trace(_of_labels(x, own).covariance) for own in designs]
+    free = [1 + sum(label.max() for label in own) for own in designs]
+    noise = left[2] / (len(x) - free[2])
+    alike, rest = -np.diff(left) - np.diff(free) * noise
+    return float(alike / (alike + max(rest, 0)))
+
+
+def _of_labels(x: np.ndarray, labels: Sequence[np.ndarray]) -> FacetSum:
+    """The likeliest sum for clusters ``[N]`` of each facet."""
+    q = np.ones((len(x), 1))
+    for label in labels:
+        q = (q[:, :, None] * np.eye(label.max() + 1)[label][:, None]).reshape(len(x), -1)
+    return _maximized(x, q.reshape(len(x), *(label.max() + 1 for label in labels)))
 
 
 @on_one_thread
@@ -309,22 +435,6 @@ def agreeing(
     return best.reordered(np.argsort([*known, *free]).tolist())
 
 
-def _first(x: np.ndarray, seed: int) -> tuple[FacetSum, int]:
-    """Clusters with the lowest BIC of those numbers that are the same in halves of the rows, and
-    the largest number that hardly any other is steadier than.
-    """
-    numbers = range(2, min(MOST, len(x) // (2 * FEWEST)) + 1)
-    agreement = {k: fmean(_between_halves(x, k, seed)) for k in numbers}
-    best = max(agreement.values())
-    sums = [
-        _likeliest(_starts(x, [k], seed), x)
-        for k, value in agreement.items()
-        if value >= min(STABLE, best)
-    ]
-    stable = max(k for k, value in agreement.items() if value >= best - STEADIER)
-    return min(sums, key=lambda each: each.bic(x)), stable
-
-
 def _beside(x: np.ndarray, found: FacetSum, number: int, seed: int, surely: bool) -> FacetSum:
     """With so many facets; fewer if each is to be independent and to make rows likelier."""
     while len(found.numbers) < number:
@@ -348,11 +458,18 @@ def _resized(x: np.ndarray, found: FacetSum, numbers: Sequence[int], seed: int) 
     return found
 
 
+def _stable(x: np.ndarray, most: int, seed: int) -> int:
+    """The largest number of clusters that hardly any other is steadier than in halves."""
+    agreement = {k: fmean(_between_halves(x, k, seed)) for k in range(2, most + 1)}
+    best = max(agreement.values())
+    return max(k for k, value in agreement.items() if value >= best - STEADIER)
+
+
 def _between_halves(x: np.ndarray, k: int, seed: int) -> Iterator[float]:
     rng = np.random.default_rng(seed)
     for i in range(HALVES):
         halves = np.array_split(rng.permutation(len(x)), 2)
-        starts = [_clusters_beside(x[half], [], k, i, FEW_FITS) for half in halves]
+        starts = [_clusters_beside(x[half], [], k, i) for half in halves]
         fits = [_with(x[a], None, k, own) for a, own in zip(halves, starts, strict=True)]
         yield adjusted_rand_score(*(fit.labels(x)[0] for fit in fits))
 

@@ -12,7 +12,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.metrics import normalized_mutual_info_score
 
 from facetvae.estimators import MultiFacetClustering
-from facetvae.table_rules.sums import FacetSum, agreeing, facets_that_add_up
+from facetvae.table_rules.sums import FacetSum, agreeing, facets_that_add_up, share_alike
 from lab.protocols.embeddings import drawn_embeddings
 
 
@@ -135,6 +135,48 @@ def test_what_clusters_consist_of_is_no_further_facet() -> None:
     found = facets_that_add_up(x, [3, 2])
     assert found is not None
     assert min(agreement(found.labels(x), [first, second])) > 0.9
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_clusters_may_have_noise_of_their_own(seed: int) -> None:
+    """Three clusters, each with its own covariance, and two beside them. With one covariance for
+    all, the weaker of the two labelings shares 0.56 to 0.79 with what is found.
+    """
+    rng = np.random.default_rng(seed)
+    labels = [rng.integers(k, size=1200) for k in (3, 2)]
+    roots = rng.normal(size=(3, 16, 16)) * np.exp(0.7 * rng.normal(size=(3, 1, 16)))
+    noise = np.einsum("nij,nj->ni", roots[labels[0]], rng.normal(size=(1200, 16)))
+    means = [rng.normal(size=(k, 16)) for k in (3, 2)]
+    x = sum(m[own] for m, own in zip(means, labels, strict=True)) + noise / noise.std(0)
+    for found in (facets_that_add_up(x), facets_that_add_up(x, [2, 3])):
+        assert found is not None
+        assert found.numbers == [2, 3]
+        assert min(agreement(found.labels(x), labels)) > 0.85
+
+
+@pytest.mark.parametrize(("alike", "apart"), [(1.0, 0.0), (1.0, 1.0), (1.0, 3.0), (0.0, 1.0)])
+def test_what_is_alike_is_a_share_of_variances(alike: float, apart: float) -> None:
+    """Of a balanced two-way design, whose variances between cells are known; the share is right to
+    a fiftieth, where one without the correction for chance is 0.06 too low.
+    """
+    rng = np.random.default_rng(0)
+    first, second = np.divmod(np.arange(2000) % 20, 5)
+    own, cell = rng.normal(size=(5, 30)), rng.normal(size=(4, 5, 30))
+    own -= own.mean(0)
+    cell -= cell.mean(0) + cell.mean(1, keepdims=True) - cell.mean((0, 1))
+    own, cell = (each / np.square(each).mean() ** 0.5 for each in (own, cell))
+    x = np.sqrt(alike) * own[second] + np.sqrt(apart) * cell[first, second]
+    x += 3 * rng.normal(size=(4, 30))[first] + 5 * rng.normal(size=x.shape)
+    assert abs(share_alike(x, first, second) - alike / (alike + apart)) < 0.02
+
+
+def test_heavy_tails_are_no_second_facet() -> None:
+    """Of Student's t with five degrees of freedom, in four draws."""
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        tails = np.sqrt(5 / rng.chisquare(5, size=(800, 1)))
+        found = facets_that_add_up(tails * rng.normal(size=(800, 12)))
+        assert found is None or len(found.numbers) == 1, seed
 
 
 def test_there_may_be_one_facet_or_none() -> None:
