@@ -5,12 +5,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, permutations
+from itertools import combinations, permutations, zip_longest
 from math import prod
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
@@ -180,11 +180,7 @@ def _fitted(
     :param mask: ``-inf`` for combinations of clusters that rows are known not to be in
         ``[N, K_1, ..., K_J]``.
     """
-    q = np.ones((len(x), 1))
-    for label, k in zip(labels, numbers, strict=True):
-        r = (1 - CERTAIN) / k + CERTAIN * np.eye(k)[label]
-        q = (q[:, :, None] * r[:, None]).reshape(len(x), -1)
-    q, last = q.reshape(len(x), *numbers), -np.inf
+    q, last = _of_clusters(labels, numbers, CERTAIN), -np.inf
     for _ in range(STEPS):
         found = _maximized(x, q)
         joint = found.log_joint(x) + mask
@@ -193,6 +189,23 @@ def _fitted(
             break
         q, last = _posterior(joint), value
     return found
+
+
+def _of_clusters(labels: Any, numbers: Sequence[int], certain: float = 1.0) -> np.ndarray:
+    """Probabilities of all combinations of clusters ``[N, K_1, ..., K_J]``, from those of each
+    facet ``[N]``.
+    """
+    q = np.ones((len(labels[0]), 1))
+    for label, k in zip(labels, numbers, strict=True):
+        r = (1 - certain) / k + certain * np.eye(k)[label]
+        q = (q[:, :, None] * r[:, None]).reshape(len(q), -1)
+    return q.reshape(len(q), *numbers)
+
+
+def _sum_of(x: np.ndarray, *labels: np.ndarray, wanted: Iterable[int | None] = ()) -> FacetSum:
+    """The likeliest for clusters ``[N]``, of numbers that may be larger than those that occur."""
+    each = zip_longest(labels, wanted)
+    return _maximized(x, _of_clusters(labels, [k or 1 + int(own.max()) for own, k in each]))
 
 
 def _clusters_beside(x: np.ndarray, means: Sequence[np.ndarray], k: int, seed: int) -> np.ndarray:
@@ -247,10 +260,13 @@ def facets_that_add_up(
 ) -> FacetSum | None:
     """Facets whose clusters add up; ``None`` if there are none, or too few rows.
 
-    The first facet is divided finely, so that what its clusters consist of is not taken for another
-    facet; further ones are looked for in what fine clusters leave. Then each gets the number of
-    clusters that is wanted, beside the others: in the order of facets that is likeliest, or, if
-    none is given, the first that is found is the last.
+    The first facet is a mixture of normals with one covariance, or with one each, by which makes
+    new rows likelier; its number of clusters has the lowest BIC. Two clusters in what those with a
+    covariance each leave tell whether that is a facet, which moves rows alike in all of them. If
+    not, and with one covariance, the first facet is divided finely, so that what its clusters
+    consist of is not taken for another; further ones are looked for in what fine clusters leave.
+    Then each gets the number of clusters that is wanted, beside the others: in the order of facets
+    that is likeliest, or, if none is given, the first that is found is the last.
 
     :param x: ``[N, D]``, in proportions that k-means can see.
     :param numbers: of each facet's clusters, ``None`` where it is to be found; ``None`` for at most
@@ -262,23 +278,25 @@ def facets_that_add_up(
     looked_at = min(len(rows), MOST_WORK // prod(least))
     if looked_at < FEWEST * max(4, *least) or not (rows.std(0) > 0).all():
         return None
-    alike, own = (_with_lowest_bic(rows, kind, seed) for kind in ("tied", "full"))
+    alike, own = _best_mixture(rows, "tied", seed), _best_mixture(rows, "full", seed, errors=1.0)
     each_own = own.aic < alike.aic  # which makes new rows likelier
     label = (own if each_own else alike).label
-    found = _of_labels(rows, [label])
+    found = _sum_of(rows, label)
     number, surely = found.numbers[0], numbers is None
     within = each_own and number > 1 and _lie_within_each_other(found)
     if surely and (number == 1 or within or not _is_likelier(rows, [number], [1], seed)):
         return None
     grid = grid_of(found.means[0] @ found.whitening, seed) if len(wanted) > 1 else None
+    parts = [alike.label]
     if grid is not None:  # clusters that are all combinations of two groupings are two facets
-        found = _fitted(rows, [part[label] for part in grid], [part.max() + 1 for part in grid])
-        found = _beside(rows, found, len(wanted), seed, surely)
-        return _in_likeliest_order(rows, found, wanted, seed)
-    fine = _fitted(rows, [alike.label], [alike.label.max() + 1])
-    if each_own and not within:
-        return _in_own_noise(rows, own, fine, wanted, seed, surely)
-    return _in_one_noise(rows, fine, wanted, seed, surely)
+        parts = [part[label] for part in grid]
+    found = _fitted(rows, parts, [1 + part.max() for part in parts])
+    if each_own and not within and grid is None:
+        return _in_own_noise(rows, own, found, wanted, seed, surely)
+    found = _beside(rows, found, len(wanted), seed, surely)
+    if grid is None and (most := found.numbers[0]) > 1:  # what a facet consists of is joined
+        found = _resized(rows, found, [_stable(rows, most, seed), *found.numbers[1:]], seed)
+    return _in_likeliest_order(rows, found, wanted, seed)
 
 
 def _lie_within_each_other(found: FacetSum) -> bool:
@@ -287,40 +305,40 @@ def _lie_within_each_other(found: FacetSum) -> bool:
     return bool(np.linalg.norm((found.means[0][a] - found.means[0][b]) @ found.whitening) < APART)
 
 
-class Mixture(NamedTuple):
-    """Clusters ``[N]`` of normals, and how well these say the rows."""
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """Clusters ``[N]`` of normals, how well these say the rows, and these rows' density ``[N]``."""
 
+    label: np.ndarray
     bic: float
     aic: float
-    label: np.ndarray
+    log_density: np.ndarray
 
 
 def _mixture(x: np.ndarray, k: int, kind: str, seed: int) -> Mixture:
     """Of normals with one covariance (``"tied"``) or one each (``"full"``)."""
     how = {"covariance_type": kind, "n_init": STARTS, "random_state": seed}
     fit = GaussianMixture(k, reg_covar=LEAST_WIDTH * x.var(0).min(), **how).fit(x)
-    return Mixture(fit.bic(x), fit.aic(x), np.unique(fit.predict(x), return_inverse=True)[1])
+    label = np.unique(fit.predict(x), return_inverse=True)[1]
+    return Mixture(label, fit.bic(x), fit.aic(x), fit.score_samples(x))
 
 
-def _with_lowest_bic(x: np.ndarray, kind: str, seed: int) -> Mixture:
-    """More clusters are tried until two more have made it worse."""
+def _best_mixture(x: np.ndarray, kind: str, seed: int, errors: float = 0.0) -> Mixture:
+    """Of the fewest clusters whose BIC is within so many standard errors of the lowest, the rule of
+    Breiman et al. (1984); more are tried until two more have made it worse.
+    """
     fits: list[Mixture] = []
     for k in range(1, min(MOST, len(x) // (2 * FEWEST)) + 1):
         fits.append(_mixture(x, k, kind, seed))
-        if k - 1 - np.argmin([fit.bic for fit in fits]) == WORSE:
+        best = min(fits, key=lambda fit: fit.bic)
+        if fits.index(best) == k - 1 - WORSE:
             break
-    return min(fits, key=lambda fit: fit.bic)
 
+    def is_near(fit: Mixture) -> bool:
+        error = (best.log_density - fit.log_density).std() / np.sqrt(len(x))
+        return bool((fit.bic - best.bic) / (2 * len(x)) <= errors * error)
 
-def _in_one_noise(
-    x: np.ndarray, found: FacetSum, wanted: Sequence[int | None], seed: int, surely: bool
-) -> FacetSum:
-    """Facets of clusters that all have the same noise."""
-    number = found.numbers[0]
-    found = _beside(x, found, len(wanted), seed, surely)
-    if number > 1:  # a facet without what it consists of
-        found = _resized(x, found, [_stable(x, number, seed), *found.numbers[1:]], seed)
-    return _in_likeliest_order(x, found, wanted, seed)
+    return next(filter(is_near, fits))
 
 
 def _in_own_noise(
@@ -339,7 +357,7 @@ def _in_own_noise(
     place = max(j for j, k in enumerate(wanted) if k == best)
     first = fits[best].label
     rest = [k for j, k in enumerate(wanted) if j != place]
-    left = x - _of_labels(x, [first]).means[0][first]
+    left = x - _sum_of(x, first).means[0][first]
     if not rest:
         others = []
     elif len(rest) == 1 and share_alike(x, first, _clusters_in(left, 2, seed)) > ALIKE:
@@ -348,9 +366,10 @@ def _in_own_noise(
     else:
         found = _beside(x, fine, len(wanted), seed, surely)
         if len(found.numbers) == 1:
-            found = _beside(x, _of_labels(x, [first]), len(wanted), seed, surely)
+            found = _beside(x, _sum_of(x, first), len(wanted), seed, surely)
         others = _in_likeliest_order(x, found, [None, *rest], seed, fixed=1).labels(x)[1:]
-    return _of_labels(x, [*others[:place], first, *others[place:]])
+    labels = [*others[:place], first, *others[place:]]
+    return _sum_of(x, *labels, wanted=wanted if len(labels) == len(wanted) else ())
 
 
 def _in_likeliest_order(
@@ -369,13 +388,12 @@ def _in_likeliest_order(
 
 
 def _clusters_in(left: np.ndarray, k: int | None, seed: int) -> np.ndarray:
-    """Those that lie best apart if their number is open."""
-    labels = [
-        _likeliest(_starts(left, [n], seed), left).labels(left)[0]
-        for n in (range(2, MOST_FURTHER + 1) if k is None else [k])
-    ]
-    apart = lambda label: silhouette_score(left, label) if len(labels) > 1 else 0  # noqa: E731
-    return max(labels, key=apart)
+    """So many, or of two and more those that lie best apart."""
+    if k is None:
+        each = [_clusters_in(left, n, seed) for n in range(2, MOST_FURTHER + 1)]
+        return max(each, key=lambda own: silhouette_score(left, own) if own.max() else -1.0)
+    label = _likeliest(_starts(left, [k], seed), left).labels(left)[0]
+    return np.unique(label, return_inverse=True)[1]
 
 
 def share_alike(x: np.ndarray, first: np.ndarray, second: np.ndarray) -> float:
@@ -384,19 +402,11 @@ def share_alike(x: np.ndarray, first: np.ndarray, second: np.ndarray) -> float:
     """
     cells = np.unique(np.stack([first, second]), axis=1, return_inverse=True)[1].ravel()
     designs = [[first], [first, second], [cells]]
-    left = [len(x) * np.trace(_of_labels(x, own).covariance) for own in designs]
+    left = [len(x) * np.trace(_sum_of(x, *own).covariance) for own in designs]
     free = [1 + sum(label.max() for label in own) for own in designs]
     noise = left[2] / (len(x) - free[2])
     alike, rest = -np.diff(left) - np.diff(free) * noise
     return float(alike / (alike + max(rest, 0)))
-
-
-def _of_labels(x: np.ndarray, labels: Sequence[np.ndarray]) -> FacetSum:
-    """The likeliest sum for clusters ``[N]`` of each facet."""
-    q = np.ones((len(x), 1))
-    for label in labels:
-        q = (q[:, :, None] * np.eye(label.max() + 1)[label][:, None]).reshape(len(x), -1)
-    return _maximized(x, q.reshape(len(x), *(label.max() + 1 for label in labels)))
 
 
 @on_one_thread
