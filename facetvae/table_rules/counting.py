@@ -47,6 +47,8 @@ LEVEL = 0.05
 # Two clusters are tested if the density between them is below this share of the lower mode's; and
 # below which it is clear where neighbors tell none: bounded supports show 0.36 and more.
 DEEP, CLEAR = 0.5, 1 / 3
+# Share of the entropy of clusters in all components that clusters of neighbors tell.
+TOLD = 0.5
 # How often a facet's coordinates are turned towards its clusters; the share of the average variance
 # that is added to each within clusters; and of the separation, below which a direction has none.
 TURNS, SHRINKAGE, WEAK = 3, 0.02, 0.05
@@ -262,7 +264,7 @@ def number_of_facets(
         best = _grids_split(best, near, seed)
         found = replace(_sharpened(best, near, seed), combined=combined)
     else:
-        found = _count_whole(x, dim, combined, seed)
+        found = _count_whole(x, dim, neighbors, seed)
     return replace(found, shared=_least_share(found, x, neighbors))
 
 
@@ -455,15 +457,18 @@ def _least_share(found: FacetCount, x: np.ndarray, neighbors: np.ndarray) -> flo
     return min((shared / h for shared, h in each if h), default=1.0)
 
 
-def _count_whole(x: np.ndarray, dim: int, combined: int, seed: int) -> FacetCount:
+def _count_whole(x: np.ndarray, dim: int, neighbors: np.ndarray, seed: int) -> FacetCount:
     """All principal components as one group, the first with variance 1: a facet if neighbors tell
-    clusters as well.
+    the same clusters, whether there is a dip between them or not.
     """
     pca = PCA(dim, random_state=seed).fit(x)
     maps = pca.components_ / np.sqrt(pca.explained_variance_[0])
     group = _evidence((x - pca.mean_) @ maps.T, np.arange(dim), seed, 1)
-    found = replace(group, is_facet=group.is_facet and combined > 1)
-    return FacetCount([found], pca.mean_, maps, combined)
+    divided = replace(group, is_facet=group.tree.modes > 1)
+    found = FacetCount([divided], pca.mean_, maps, len(np.unique(neighbors)))
+    if _least_share(found, x, neighbors) >= TOLD:
+        return found
+    return replace(found, groups=[replace(group, is_facet=False)])
 
 
 def _evidence(z: np.ndarray, columns: np.ndarray, seed: int, groups: int) -> SubspaceEvidence:

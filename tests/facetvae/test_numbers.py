@@ -220,7 +220,6 @@ def test_random_clusters_are_a_grid_as_seldom_as_said() -> None:
     assert found <= binom.ppf(0.99, 100, 0.01)
 
 
-@pytest.mark.thorough
 def test_a_grouping_of_all_coordinates_together() -> None:
     """As in scikit-learn's table of breast cancers: hills that no group of coordinates shows."""
     data = load_breast_cancer()
