@@ -287,15 +287,19 @@ def facets_that_add_up(
     if surely and (number == 1 or within or not _is_likelier(rows, [number], [1], seed)):
         return None
     grid = grid_of(found.means[0] @ found.whitening, seed) if len(wanted) > 1 else None
-    parts = [alike.label]
     if grid is not None:  # clusters that are all combinations of two groupings are two facets
         parts = [part[label] for part in grid]
-    found = _fitted(rows, parts, [1 + part.max() for part in parts])
-    if each_own and not within and grid is None:
-        return _in_own_noise(rows, own, found, wanted, seed, surely)
-    found = _beside(rows, found, len(wanted), seed, surely)
-    if grid is None and (most := found.numbers[0]) > 1:  # what a facet consists of is joined
-        found = _resized(rows, found, [_stable(rows, most, seed), *found.numbers[1:]], seed)
+        found = _fitted(rows, parts, [1 + part.max() for part in parts])
+        found = _beside(rows, [found], len(wanted), seed, surely)
+        return _in_likeliest_order(rows, found, wanted, seed)
+    most = min(MOST, len(rows) // (2 * FEWEST))
+    fine = _fitted(rows, [_mixture(rows, most, "tied", seed).label], [most])
+    if each_own and not within:
+        return _in_own_noise(rows, own, fine, wanted, seed, surely)
+    whole = _fitted(rows, [alike.label], [1 + alike.label.max()])
+    found = _beside(rows, [fine, whole], len(wanted), seed, surely)
+    stable = _stable(rows, 1 + alike.label.max(), seed)
+    found = _resized(rows, found, [stable, *found.numbers[1:]], seed)
     return _in_likeliest_order(rows, found, wanted, seed)
 
 
@@ -364,9 +368,7 @@ def _in_own_noise(
         likelier = not surely or _is_likelier(left, [2], [1], seed)
         others = [_clusters_in(left, rest[0], seed)] if likelier else []
     else:
-        found = _beside(x, fine, len(wanted), seed, surely)
-        if len(found.numbers) == 1:
-            found = _beside(x, _sum_of(x, first), len(wanted), seed, surely)
+        found = _beside(x, [fine, _sum_of(x, first)], len(wanted), seed, surely)
         others = _in_likeliest_order(x, found, [None, *rest], seed, fixed=1).labels(x)[1:]
     labels = [*others[:place], first, *others[place:]]
     return _sum_of(x, *labels, wanted=wanted if len(labels) == len(wanted) else ())
@@ -445,14 +447,24 @@ def agreeing(
     return best.reordered(np.argsort([*known, *free]).tolist())
 
 
-def _beside(x: np.ndarray, found: FacetSum, number: int, seed: int, surely: bool) -> FacetSum:
-    """With so many facets; fewer if each is to be independent and to make rows likelier."""
-    while len(found.numbers) < number:
-        more = _further(x, found, seed)
-        if surely and (more is None or not _is_likelier(x, more.numbers, found.numbers, seed)):
+def _beside(
+    x: np.ndarray, bases: Sequence[FacetSum], number: int, seed: int, surely: bool
+) -> FacetSum:
+    """With so many facets, from the first base beside which each is independent, and makes rows
+    likelier if it is to do so surely; else with fewer, or with any two clusters more.
+    """
+    best = bases[-1]
+    for found in bases:
+        while len(found.numbers) < number and (more := _further(x, found, seed)):
+            if surely and not _is_likelier(x, more.numbers, found.numbers, seed):
+                break
+            found = more
+        best = max(best, found, key=lambda own: len(own.numbers))
+        if len(best.numbers) == number:
             break
-        found = more or _likeliest(_starts(x, [2], seed, found), x)
-    return found
+    while not surely and len(best.numbers) < number:
+        best = _likeliest(_starts(x, [2], seed, best), x)
+    return best
 
 
 def _resized(x: np.ndarray, found: FacetSum, numbers: Sequence[int], seed: int) -> FacetSum:
@@ -471,8 +483,8 @@ def _resized(x: np.ndarray, found: FacetSum, numbers: Sequence[int], seed: int) 
 def _stable(x: np.ndarray, most: int, seed: int) -> int:
     """The largest number of clusters that hardly any other is steadier than in halves."""
     agreement = {k: fmean(_between_halves(x, k, seed)) for k in range(2, most + 1)}
-    best = max(agreement.values())
-    return max(k for k, value in agreement.items() if value >= best - STEADIER)
+    best = max(agreement.values(), default=0.0)
+    return max((k for k, value in agreement.items() if value >= best - STEADIER), default=1)
 
 
 def _between_halves(x: np.ndarray, k: int, seed: int) -> Iterator[float]:
