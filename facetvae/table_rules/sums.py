@@ -263,10 +263,10 @@ def facets_that_add_up(
     The first facet is a mixture of normals with one covariance, or with one each, by which makes
     new rows likelier; its number of clusters has the lowest BIC. Two clusters in what those with a
     covariance each leave tell whether that is a facet, which moves rows alike in all of them. If
-    not, and with one covariance, the first facet is divided finely, so that what its clusters
-    consist of is not taken for another; further ones are looked for in what fine clusters leave.
-    Then each gets the number of clusters that is wanted, beside the others: in the order of facets
-    that is likeliest, or, if none is given, the first that is found is the last.
+    not, and with one covariance, further ones are looked for in what twelve fine clusters leave, so
+    that what a cluster consists of is not taken for a facet, and then beside the first facet. Each
+    gets the number of clusters that is wanted, beside the others: in the order of facets that is
+    likeliest, or, if none is given, the first that is found is the last.
 
     :param x: ``[N, D]``, in proportions that k-means can see.
     :param numbers: of each facet's clusters, ``None`` where it is to be found; ``None`` for at most
@@ -322,7 +322,9 @@ class Mixture:
 def _mixture(x: np.ndarray, k: int, kind: str, seed: int) -> Mixture:
     """Of normals with one covariance (``"tied"``) or one each (``"full"``)."""
     how = {"covariance_type": kind, "n_init": STARTS, "random_state": seed}
-    fit = GaussianMixture(k, reg_covar=LEAST_WIDTH * x.var(0).min(), **how).fit(x)
+    with warnings.catch_warnings():  # of equal rows, and of mixtures that are far from the best
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        fit = GaussianMixture(k, reg_covar=LEAST_WIDTH * x.var(0).min(), **how).fit(x)
     label = np.unique(fit.predict(x), return_inverse=True)[1]
     return Mixture(label, fit.bic(x), fit.aic(x), fit.score_samples(x))
 
@@ -407,8 +409,8 @@ def share_alike(x: np.ndarray, first: np.ndarray, second: np.ndarray) -> float:
     left = [len(x) * np.trace(_sum_of(x, *own).covariance) for own in designs]
     free = [1 + sum(label.max() for label in own) for own in designs]
     noise = left[2] / (len(x) - free[2])
-    alike, rest = -np.diff(left) - np.diff(free) * noise
-    return float(alike / (alike + max(rest, 0)))
+    alike, rest = (-np.diff(left) - np.diff(free) * noise).clip(0)
+    return float(alike / (alike + rest)) if alike else 0.0
 
 
 @on_one_thread
