@@ -5,12 +5,7 @@ from inference.evaluation.bounds import elbo, elbo_per_datum, kl_by_dimension, m
 from inference.export import export_predictions
 from inference.initialization.encoders import infer_tables, learn_to_encode
 from inference.initialization.graph import NeighborGraph
-from inference.initialization.image_features import (
-    image_graph,
-    image_variants,
-    oriented_gradients,
-    random_affine,
-)
+from inference.initialization.image_features import image_graph, image_variants, random_affine
 from inference.initialization.mixtures import (
     cold_start,
     fit_mixtures,
@@ -64,7 +59,6 @@ __all__ = [
     "learn_to_encode",
     "mutual_information",
     "neighbor_clusters",
-    "oriented_gradients",
     "plain_programs",
     "random_affine",
     "standard_normal_priors",

@@ -32,7 +32,8 @@ def image_graph(
 ) -> NeighborGraph:
     """The graph of images whose edges, in the sense of gradients, lie in about the same places.
 
-    Neighbors are found by :func:`oriented_gradients`, of images and their :func:`image_variants`.
+    Neighbors are found by how strong the edges of each direction are around each place, of images
+    and their :func:`image_variants`.
 
     :param images: ``[N, H, W]`` or ``[N, C, H, W]``.
     :param num_neighbors: of each image, below N.
@@ -56,15 +57,6 @@ def oriented_gradients(images: ArrayLike | Tensor) -> Tensor:
     Gradients are split among eight directions, blurred, and their roots taken at every other pixel,
     much as in histograms of oriented gradients (Dalal and Triggs, 2005). Of several channels their
     mean counts, so that images of one shape in two colors are near to each other.
-
-    :param images: ``[N, H, W]`` or ``[N, C, H, W]``.
-    :raises ValueError: if they have another shape.
-
-    Example:
-        >>> import numpy as np
-        >>> from inference import oriented_gradients
-        >>> oriented_gradients(np.random.default_rng(0).random((3, 8, 8))).shape
-        torch.Size([3, 128])
     """
     brightness = _pixels(images).mean(1, keepdim=True)
     return torch.cat([_described(part) for part in brightness.split(AT_ONCE)])

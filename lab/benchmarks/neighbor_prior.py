@@ -40,9 +40,9 @@ from inference import (
     fit_mixtures,
     fit_neighbors,
     image_variants,
-    oriented_gradients,
     random_affine,
 )
+from inference.initialization.image_features import oriented_gradients
 from inference.metrics import cluster_accuracy
 from lab.protocols.datasets import DATASETS
 from lab.protocols.neighbors import ENOUGH_PIXELS, graph_of

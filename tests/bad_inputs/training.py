@@ -43,7 +43,6 @@ from inference import (
     learn_to_encode,
     mutual_information,
     neighbor_clusters,
-    oriented_gradients,
     plain_programs,
     random_affine,
     standard_normal_priors,
@@ -416,11 +415,8 @@ RUNS = {
         ("shape: x", lambda: graph().counts_for(X[:, :2], np.eye(5)), "are not other forms")
     ],
     "image_graph": [
-        ("shape: x", lambda: image_graph(X, 2), "reshape rows of pixels"),
+        ("shape: x", lambda: image_graph(X, 2), r"or \[N, C, H, W\] is needed, .*: reshape rows"),
         ("range: num_neighbors", lambda: image_graph(PICTURES, 0), f"num_neighbors {COUNT}"),
-    ],
-    "oriented_gradients": [
-        ("shape: x", lambda: oriented_gradients(X), r"\[N, H, W\] or \[N, C, H, W\] is needed")
     ],
     "image_variants": [("shape: x", lambda: list(image_variants(X)), "reshape rows of pixels")],
     "random_affine": [("shape: x", lambda: random_affine(X), "reshape rows of pixels")],

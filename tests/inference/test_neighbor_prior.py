@@ -28,7 +28,6 @@ from inference import (
     image_graph,
     image_variants,
     neighbor_clusters,
-    oriented_gradients,
     random_affine,
 )
 from inference.callbacks import ReduceOnPlateau, StopEarly
@@ -376,7 +375,7 @@ def test_turned_images_are_neighbors() -> None:
     weights = graph.weights.toarray()
     assert weights[apart < 0.27].sum() > 0.95 * weights.sum()
     assert weights[apart > 0.1].sum() > 0.3 * weights.sum(), "turned ones, too"
-    assert oriented_gradients(images).shape == (36, 8 * 8 * 8)
+    assert image_features.oriented_gradients(images).shape == (36, 8 * 8 * 8)
     assert [tuple(each.shape) for each in image_variants(images)] == [(36, 1, 16, 16)] * 4
 
 
@@ -435,7 +434,9 @@ def test_oriented_gradients_are_what_they_say() -> None:
         for i in range(0, 6, 2)
     ]
     expected = np.sqrt(np.moveaxis(np.array(blurred), -1, 0)).ravel()
-    np.testing.assert_allclose(oriented_gradients(image[None])[0], expected, atol=1e-5)
+    np.testing.assert_allclose(
+        image_features.oriented_gradients(image[None])[0], expected, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("kind", [AmortizedGuide, LadderGuide])
