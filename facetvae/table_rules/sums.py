@@ -38,8 +38,6 @@ MOST, MOST_FURTHER, FEWEST = 12, 8, 15
 STABLE, STEADIER, HALVES, STARTS, FITS = 0.75, 0.05, 5, 5, 10
 # What is added to the variance of a mixture's clusters, as a share of the least.
 LEAST_WIDTH = 0.05
-# By how many clusters more no mixture is better before no others are tried.
-WORSE = 2
 # Deviations within clusters from which on two have two modes.
 APART = 2.0
 # Share of what a second facet explains that is to be alike in all clusters of the first.
@@ -331,14 +329,11 @@ def _mixture(x: np.ndarray, k: int, kind: str, seed: int) -> Mixture:
 
 def _best_mixture(x: np.ndarray, kind: str, seed: int, errors: float = 0.0) -> Mixture:
     """Of the fewest clusters whose BIC is within so many standard errors of the lowest, the rule of
-    Breiman et al. (1984); more are tried until two more have made it worse.
+    Breiman et al. (1984). All numbers are tried: of a grid of clusters the BIC has several minima.
     """
-    fits: list[Mixture] = []
-    for k in range(1, min(MOST, len(x) // (2 * FEWEST)) + 1):
-        fits.append(_mixture(x, k, kind, seed))
-        best = min(fits, key=lambda fit: fit.bic)
-        if fits.index(best) == k - 1 - WORSE:
-            break
+    most = min(MOST, len(x) // (2 * FEWEST))
+    fits = [_mixture(x, k, kind, seed) for k in range(1, most + 1)]
+    best = min(fits, key=lambda fit: fit.bic)
 
     def is_near(fit: Mixture) -> bool:
         error = (best.log_density - fit.log_density).std() / np.sqrt(len(x))
