@@ -276,7 +276,8 @@ def facets_that_add_up(
     looked_at = min(len(rows), MOST_WORK // prod(least))
     if looked_at < FEWEST * max(4, *least) or not (rows.std(0) > 0).all():
         return None
-    alike, own = _best_mixture(rows, "tied", seed), _best_mixture(rows, "full", seed, errors=1.0)
+    tied, full = (_mixtures(rows, kind, seed) for kind in ("tied", "full"))
+    alike, own = _fewest(tied), _fewest(full, errors=1.0)
     each_own = own.aic < alike.aic  # which makes new rows likelier
     label = (own if each_own else alike).label
     found = _sum_of(rows, label)
@@ -290,8 +291,7 @@ def facets_that_add_up(
         found = _fitted(rows, parts, [1 + part.max() for part in parts])
         found = _beside(rows, [found], len(wanted), seed, surely)
         return _in_likeliest_order(rows, found, wanted, seed)
-    most = min(MOST, len(rows) // (2 * FEWEST))
-    fine = _fitted(rows, [_mixture(rows, most, "tied", seed).label], [most])
+    fine = _fitted(rows, [tied[-1].label], [len(tied)])
     if each_own and not within:
         return _in_own_noise(rows, own, fine, wanted, seed, surely)
     whole = _fitted(rows, [alike.label], [1 + alike.label.max()])
@@ -327,17 +327,23 @@ def _mixture(x: np.ndarray, k: int, kind: str, seed: int) -> Mixture:
     return Mixture(label, fit.bic(x), fit.aic(x), fit.score_samples(x))
 
 
-def _best_mixture(x: np.ndarray, kind: str, seed: int, errors: float = 0.0) -> Mixture:
-    """Of the fewest clusters whose BIC is within so many standard errors of the lowest, the rule of
-    Breiman et al. (1984). All numbers are tried: of a grid of clusters the BIC has several minima.
-    """
+def _mixtures(x: np.ndarray, kind: str, seed: int) -> list[Mixture]:
+    """Of one normal to twelve: of a grid of clusters the BIC has several minima."""
     most = min(MOST, len(x) // (2 * FEWEST))
-    fits = [_mixture(x, k, kind, seed) for k in range(1, most + 1)]
+    return [_mixture(x, k, kind, seed) for k in range(1, most + 1)]
+
+
+def _fewest(fits: Sequence[Mixture], errors: float = 0.0) -> Mixture:
+    """The first whose BIC is within so many standard errors of the lowest (the rule of Breiman et
+    al., *Classification and regression trees*, 1984).
+    """
     best = min(fits, key=lambda fit: fit.bic)
 
     def is_near(fit: Mixture) -> bool:
-        error = (best.log_density - fit.log_density).std() / np.sqrt(len(x))
-        return bool((fit.bic - best.bic) / (2 * len(x)) <= errors * error)
+        each = best.log_density - fit.log_density
+        return bool(
+            (fit.bic - best.bic) / (2 * len(each)) <= errors * each.std() / len(each) ** 0.5
+        )
 
     return next(filter(is_near, fits))
 
@@ -396,8 +402,9 @@ def _clusters_in(left: np.ndarray, k: int | None, seed: int) -> np.ndarray:
 
 
 def share_alike(x: np.ndarray, first: np.ndarray, second: np.ndarray) -> float:
-    """Of what clusters of ``second`` explain beside those of ``first``: the share that is the same
-    in all of these, without interactions, less chance.
+    """Of the variance of rows ``[N, D]`` that clusters ``second`` ``[N]`` explain beside ``first``
+    ``[N]``: the share that is the same in all of these, without interactions, less what chance
+    explains, as in a two-way analysis of variance; from 0 to 1.
     """
     cells = np.unique(np.stack([first, second]), axis=1, return_inverse=True)[1].ravel()
     designs = [[first], [first, second], [cells]]
