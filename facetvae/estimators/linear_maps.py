@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import inf
 from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
+from torch.nn.functional import linear, mse_loss
 
 from facetvae.estimators.base import Chosen
 from facetvae.table_rules.rows import MANY, some_rows
@@ -16,7 +17,7 @@ from facetvae.table_rules.subspaces import Subspaces
 from guides import FacetGuide
 from inference.progress import progress_bar
 from inference.randomness import seeded
-from ppl_models import GaussianMixture, Prior
+from ppl_models import FacetModel, GaussianMixture, Prior
 from ppl_models.distributions import raw_log_variance
 from ppl_models.given.observed import Observed
 from ppl_models.modes import evaluating, training
@@ -24,6 +25,8 @@ from ppl_models.turns import yield_lock
 
 # Rate of the encoder's training at its first epoch, in learning rates.
 FIRST_RATE = 3.0
+# Batches that are made what encoders read at a time.
+AT_ONCE = 32
 # Most rows that a decoder is fitted to, and its curvature is measured in; most steps of the fit.
 DECODED, BENT, DECODER_STEPS = 2000, 500, 30
 # Cost of squared changes of a likelihood's own parameters, in nats a column.
@@ -119,21 +122,31 @@ def fit_networks(
     bar = progress_bar(epochs * steps, chosen.verbose)
     with seeded(chosen.seed, data.x.device), training(guide), bar:
         for epoch in range(epochs):
-            order = torch.randperm(len(data), device=data.x.device)
-            for step, rows in enumerate(order.split(chosen.batch_size)):
+            batches = _shuffled(guide.model, data, sources, chosen.batch_size)
+            for step, (x, z) in enumerate(batches):
                 if step == 0 or len(data) > MANY:  # of many rows there are few passes
                     left = 1 - (epoch + step / steps) / epochs
                     optimizer.param_groups[0]["lr"] = FIRST_RATE * chosen.learning_rate * left
                 optimizer.zero_grad(set_to_none=True)
-                posteriors = guide.encode(data[rows].x).values()
-                apart = zip(posteriors, sources[rows].split(dims, -1), strict=True)
-                sum((q.mean - z).square().mean() for q, z in apart).backward()
+                apart = zip(cast(Any, guide.encoder)(x), z.split(dims, -1), strict=True)
+                sum(mse_loss(head[:, : own.shape[1]], own) for head, own in apart).backward()
                 optimizer.step()
                 bar.update()
                 yield_lock()
     optimizer.zero_grad(set_to_none=True)
     few = torch.as_tensor(some_rows(np.arange(len(data)), most=DECODED))
     _fit_decoder(guide, data[few].x, sources[few])
+
+
+def _shuffled(
+    model: FacetModel, data: Observed, sources: Tensor, size: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches of one pass over the data, as encoders read them, and of their latents; many at a
+    time are made such, which takes about as long as one.
+    """
+    for rows in torch.randperm(len(data), device=data.x.device).split(AT_ONCE * size):
+        seen = model.seen(data[rows].x).detach()
+        yield from zip(seen.split(size), sources[rows].split(size), strict=True)
 
 
 def _fit_decoder(guide: FacetGuide, x: Tensor, z: Tensor) -> None:

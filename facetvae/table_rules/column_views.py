@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import helmert
 from scipy.sparse.csgraph import connected_components
-from scipy.special import logsumexp, softmax
+from scipy.special import softmax
 from scipy.stats import chi2, norm, rankdata
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
@@ -369,7 +369,7 @@ class ColumnViews:
         left = np.setdiff1d(self.free_numbers, _all_columns(views))
         one = np.ones((len(fitted.values), 1))
         views.append(_correlated(ColumnView(fitted, left, float(fitted.alone[left].sum()), one)))
-        joint = [logsumexp(view.log_joint(fitted), 1) for view in views]
+        joint = [np.logaddexp.reduce(view.log_joint(fitted), 1) for view in views]
         cost = sum(own.sum() - view.fit for own, view in zip(joint, views, strict=True))
         return np.sum(joint, 0) - cost / len(fitted.values)
 
@@ -613,7 +613,7 @@ def _mixture(view: ColumnView, mask: np.ndarray | float = 0.0, passes: int = PAS
     n, last = len(view.r), -np.inf
     for _ in range(passes):
         joint = view.log_joint(view.fitted) + mask
-        total = logsumexp(joint, 1)
+        total = np.logaddexp.reduce(joint, 1)
         view = replace(view, r=np.exp(joint - total[:, None]))
         if total.sum() - last < ENOUGH * n:
             break

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
-from scipy.special import logsumexp
 from scipy.stats import entropy
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
@@ -87,7 +86,7 @@ class FacetSum:
 
     def log_density(self, x: np.ndarray) -> np.ndarray:
         """Of rows ``[N, D]``: ``[N]``, in nats."""
-        return logsumexp(self.log_joint(x).reshape(len(x), -1), axis=1)
+        return _posterior(self.log_joint(x))[1]
 
     def bic(self, x: np.ndarray) -> float:
         """Of rows ``[N, D]``; the lower the better."""
@@ -97,7 +96,7 @@ class FacetSum:
 
     def responsibilities(self, x: np.ndarray) -> list[np.ndarray]:
         """p(cluster given x) of each facet ``[N, K_j]``."""
-        return _of_each(_posterior(self.log_joint(x)))
+        return _of_each(_posterior(self.log_joint(x))[0])
 
     def labels(self, x: np.ndarray) -> list[np.ndarray]:
         """The most probable cluster of each facet ``[N]``."""
@@ -139,9 +138,15 @@ def _cells(parts: Sequence[np.ndarray]) -> np.ndarray:
     return total
 
 
-def _posterior(log_joint: np.ndarray) -> np.ndarray:
-    flat = log_joint.reshape(len(log_joint), -1)
-    return np.exp(flat - logsumexp(flat, axis=1, keepdims=True)).reshape(log_joint.shape)
+def _posterior(log_joint: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities of clusters, and log p(x) ``[N]``, from log p(x, clusters)
+    ``[N, K_1, ..., K_J]``.
+    """
+    clusters = tuple(range(1, log_joint.ndim))
+    most = log_joint.max(clusters, keepdims=True)
+    q = np.exp(log_joint - most)
+    total = q.sum(clusters, keepdims=True)
+    return q / total, (most + np.log(total)).ravel()
 
 
 def _of_each(q: np.ndarray) -> list[np.ndarray]:
@@ -181,11 +186,10 @@ def _fitted(
     q, last = _of_clusters(labels, numbers, CERTAIN), -np.inf
     for _ in range(STEPS):
         found = _maximized(x, q)
-        joint = found.log_joint(x) + mask
-        value = logsumexp(joint.reshape(len(x), -1), axis=1).mean()
-        if value - last < CONVERGED:
+        q, log_density = _posterior(found.log_joint(x) + mask)
+        if (value := log_density.mean()) - last < CONVERGED:
             break
-        q, last = _posterior(joint), value
+        last = value
     return found
 
 
