@@ -24,8 +24,9 @@ FEWEST_COLUMNS, TOLERANCE = 32, 5e-3
 # Rows that are looked at first, and the share of rows of length one that is no chance.
 LOOKED_AT, NEARLY_ALL = 100, 0.9
 # Of encoders' rows: least share of entries of each sign, and values of a column; most distance of
-# the quartiles of the lengths, in medians; and least share of the squared length in common.
-BOTH_SIGNS, FEWEST_VALUES, ALIKE, IN_COMMON = 0.25, 50, 0.4, 0.05
+# the quartiles of the lengths, in medians; and least share of the squared length in common. Without
+# that, as of centered or standardized ones: least columns, and again most distance of lengths.
+BOTH_SIGNS, FEWEST_VALUES, ALIKE, IN_COMMON, WIDE, ALIKE_IF_CENTERED = 0.25, 50, 0.4, 0.05, 128, 0.2
 # Their dimensions beyond chance: so many, or one for so many rows.
 MANY, ROWS_PER_DIMENSION = 20, 30
 # Principal components that the model sees, and fewest rows for each.
@@ -65,8 +66,9 @@ def are_embeddings(X: np.ndarray) -> bool:
 
 
 def _of_an_encoder(X: np.ndarray) -> bool:
-    """Whether rows are of similar lengths, near a direction that they have in common, of both signs
-    and many values, and vary in many dimensions: by each of these most tables differ.
+    """Whether rows are of similar lengths, near a direction that they have in common if they are
+    not centered and wide, of both signs and many values, and vary in many dimensions: by each of
+    these most tables differ.
     """
     rows = some_rows(X, most=MAX_ROWS).astype(float)
     if not np.isfinite(rows).all() or not BOTH_SIGNS < (rows < 0).mean() < 1 - BOTH_SIGNS:
@@ -77,10 +79,13 @@ def _of_an_encoder(X: np.ndarray) -> bool:
         rows /= np.abs(rows).max()
         squared, loc = np.square(rows).sum(1), rows.mean(0)
         low, middle, high = np.sqrt(np.quantile(squared, (0.25, 0.5, 0.75)))
-        alike = high - low < ALIKE * middle and loc @ loc > IN_COMMON * squared.mean()
+        centered = loc @ loc <= IN_COMMON * squared.mean()
+        alike = high - low < (ALIKE_IF_CENTERED if centered else ALIKE) * middle
+    if not alike or (centered and rows.shape[1] < WIDE):
+        return False
     varying = rows[:, np.ptp(rows, axis=0) > 0]
     many = min(MANY, len(rows) // ROWS_PER_DIMENSION)
-    return bool(alike) and principal_dimensions(varying / varying.std(0), 0, many) == many
+    return principal_dimensions(varying / varying.std(0), 0, many) == many
 
 
 @dataclass(frozen=True)

@@ -129,7 +129,8 @@ def fit_networks(
                     optimizer.param_groups[0]["lr"] = FIRST_RATE * chosen.learning_rate * left
                 optimizer.zero_grad(set_to_none=True)
                 apart = zip(cast(Any, guide.encoder)(x), z.split(dims, -1), strict=True)
-                sum(mse_loss(head[:, : own.shape[1]], own) for head, own in apart).backward()
+                misfit: Any = sum(mse_loss(head[:, : own.shape[1]], own) for head, own in apart)
+                misfit.backward()
                 optimizer.step()
                 bar.update()
                 yield_lock()

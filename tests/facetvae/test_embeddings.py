@@ -19,6 +19,7 @@ from facetvae.estimators.embeddings import EmbeddingReader, embedding_encoding, 
 from facetvae.estimators.reading import reader_for
 from lab.benchmarks import embeddings as measured
 from lab.protocols.embeddings import drawn_embeddings
+from lab.protocols.sources import labelings
 from ppl_models import Normal
 
 QUICK = {"epochs": 4, "random_state": 0}
@@ -81,14 +82,18 @@ ALSO_EMBEDDINGS = {
     "of unequal lengths": lambda x, rng: x * np.exp(0.2 * rng.normal(size=(len(x), 1))),
     "the first columns": lambda x, rng: x[:, :400],
     "in 8 bits": lambda x, rng: (127 * x / np.abs(x).max()).round().astype(np.int8),
-}
-NO_EMBEDDINGS = {
     "centered": lambda x, rng: x - x.mean(0),
     "standardized": lambda x, rng: (x - x.mean(0)) / x.std(0),
+}
+NO_EMBEDDINGS = {
+    "centered, few columns": lambda x, rng: (x - x.mean(0))[:, :100],
     "of one sign": lambda x, rng: np.exp(10 * x),
     "answers": lambda x, rng: (x / x.std(0)).round().clip(-2, 2),
     "beside a column": lambda x, rng: np.c_[x, 10 + 9 * rng.normal(size=len(x))],
     "few factors": lambda x, rng: 1 + rng.normal(size=(400, 9)) @ rng.normal(size=(9, 99)),
+    "wide, of few factors": lambda x, rng: rng.normal(size=(400, 9)) @ rng.normal(size=(9, 512)),
+    "heavy tails": lambda x, rng: rng.standard_t(3, (400, 20)) @ rng.normal(size=(20, 512)),
+    "two labelings in a table": lambda x, rng: labelings(400, (3, 4), width=512, seed=0).x,
 }
 
 
