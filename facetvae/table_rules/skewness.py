@@ -99,9 +99,9 @@ def unskewed_if_better(x: np.ndarray, zero: np.ndarray | None = None) -> Unskewe
         return None
     judged = skewness.argsort()[-MOST_SKEWED:]
     rows = rows[:, judged]
-    candidates = [_fitted_to(rows[fitted])]
+    candidates = [fitted_powers(rows[fitted])]
     if zero is not None and _all_beyond(x, zero):
-        candidates.append(_fitted_to(rows[fitted], zero[judged]))
+        candidates.append(fitted_powers(rows[fitted], zero[judged]))
     candidates = [f for f in candidates if f.origin is not None or not np.allclose(f.power, 1)]
     if not candidates:
         return None
@@ -112,7 +112,7 @@ def unskewed_if_better(x: np.ndarray, zero: np.ndarray | None = None) -> Unskewe
         error = gain.std(ddof=1) / np.sqrt(len(gain))
         if gain.mean() > max(SIGNIFICANT * error, most):
             most, best = gain.mean(), found
-    return best and _fitted_to(x, zero if best.origin is not None else None)
+    return best and fitted_powers(x, zero if best.origin is not None else None)
 
 
 def _all_beyond(x: np.ndarray, zero: np.ndarray) -> bool:
@@ -122,7 +122,7 @@ def _all_beyond(x: np.ndarray, zero: np.ndarray) -> bool:
     return len(zero) > 1 and bool(((low > zero) & (high > low)).all())
 
 
-def _fitted_to(x: np.ndarray, origin: np.ndarray | None = None) -> Unskewed:
+def fitted_powers(x: np.ndarray, origin: np.ndarray | None = None) -> Unskewed:
     """Constant and empty columns stay as they are."""
     if origin is not None:
         logs = np.log(x - origin)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
-from scipy.stats import entropy
+from scipy.stats import entropy, multivariate_t, norm
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score, silhouette_score
@@ -24,7 +24,8 @@ from facetvae.table_rules.grids import grid_of, shared_information
 from facetvae.table_rules.known import allowed, labeled_first, shared_with, starts_of, sureness
 from facetvae.table_rules.merging import on_one_thread
 from facetvae.table_rules.rows import some_rows
-from facetvae.table_rules.subspaces import Subspaces
+from facetvae.table_rules.skewness import fitted_powers
+from facetvae.table_rules.subspaces import Subspaces, independent_sources
 
 # Most rows, and rows times combinations of clusters, that are looked at; the least of the former.
 MAX_ROWS, MOST_WORK, LEAST_ROWS = 5000, 10_000_000, 1000
@@ -37,8 +38,8 @@ MOST, MOST_FURTHER, FEWEST = 12, 8, 15
 STABLE, STEADIER, HALVES, STARTS, FITS = 0.75, 0.05, 5, 5, 10
 # What is added to the variance of a mixture's clusters, as a share of the least.
 LEAST_WIDTH = 0.05
-# Deviations within clusters from which on two have two modes.
-APART = 2.0
+# Degrees of freedom of heavy tails; the last are hardly any.
+TAILS = (3, 5, 10, 30, 1000)
 # Share of what a second facet explains that is to be alike in all clusters of the first.
 ALIKE = 0.75
 # Largest share of the smaller entropy that two facets may have in common.
@@ -283,12 +284,11 @@ def facets_that_add_up(
     tied, full = (_mixtures(rows, kind, seed) for kind in ("tied", "full"))
     alike, own = _fewest(tied), _fewest(full, errors=1.0)
     each_own = own.aic < alike.aic  # which makes new rows likelier
-    label = (own if each_own else alike).label
-    found = _sum_of(rows, label)
-    number, surely = found.numbers[0], numbers is None
-    within = each_own and number > 1 and _lie_within_each_other(found)
-    if surely and (number == 1 or within or not _is_likelier(rows, [number], [1], seed)):
+    first = own if each_own else alike
+    label, surely = first.label, numbers is None
+    if not (clear := _shows_clusters(rows, first, seed)) and surely:
         return None
+    found = _sum_of(rows, label)
     grid = grid_of(found.means[0] @ found.whitening, seed) if len(wanted) > 1 else None
     if grid is not None:  # clusters that are all combinations of two groupings are two facets
         parts = [part[label] for part in grid]
@@ -296,19 +296,13 @@ def facets_that_add_up(
         found = _beside(rows, [found], len(wanted), seed, surely)
         return _in_likeliest_order(rows, found, wanted, seed)
     fine = _fitted(rows, [tied[-1].label], [len(tied)])
-    if each_own and not within:
+    if each_own and clear:
         return _in_own_noise(rows, own, fine, wanted, seed, surely)
     whole = _fitted(rows, [alike.label], [1 + alike.label.max()])
     found = _beside(rows, [fine, whole], len(wanted), seed, surely)
     stable = _stable(rows, 1 + alike.label.max(), seed)
     found = _resized(rows, found, [stable, *found.numbers[1:]], seed)
     return _in_likeliest_order(rows, found, wanted, seed)
-
-
-def _lie_within_each_other(found: FacetSum) -> bool:
-    """Whether the two largest clusters do, as those of heavy tails."""
-    a, b = np.argsort(found.weights[0])[-2:]
-    return bool(np.linalg.norm((found.means[0][a] - found.means[0][b]) @ found.whitening) < APART)
 
 
 @dataclass(frozen=True, eq=False)
@@ -350,6 +344,27 @@ def _fewest(fits: Sequence[Mixture], errors: float = 0.0) -> Mixture:
         )
 
     return next(filter(is_near, fits))
+
+
+def _shows_clusters(x: np.ndarray, fit: Mixture, seed: int) -> bool:
+    """Whether a mixture makes rows ``[N, D]`` likelier than forms without clusters do, less their
+    parameters (Akaike's criterion): heavy tails, of one normal if they are least so (multivariate
+    t), and skewed variables that are independent (ICA, and Yeo and Johnson's powers).
+    """
+    (n, D), covariance = x.shape, np.cov(x.T, bias=True)
+    form = {"loc": x.mean(0), "allow_singular": True}
+    tails = (multivariate_t(shape=covariance * (1 - 2 / df), df=df, **form) for df in TAILS)
+    sources, maps, _ = independent_sources(x, D, seed)
+    powers = fitted_powers(sources)
+    each = norm.logpdf(powers.apply(sources)) + powers.log_slope(sources)
+    whole = [(own.logpdf(x), D * (D + 3) / 2 + 1) for own in tails]
+    whole.append((each.sum(1) + np.linalg.slogdet(maps)[1], D * (D + 2)))
+    for log_density, free in whole:
+        gain = fit.log_density - log_density
+        less = fit.aic / (2 * n) + fit.log_density.mean() - free / n
+        if gain.mean() - less <= LIKELIER * gain.std() / np.sqrt(n):
+            return False
+    return True
 
 
 def _in_own_noise(

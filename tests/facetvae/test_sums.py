@@ -179,6 +179,14 @@ def test_heavy_tails_are_no_second_facet() -> None:
         assert found is None or len(found.numbers) == 1, seed
 
 
+def test_skewed_variables_are_no_clusters() -> None:
+    """Of independent exponentials: mixtures of six to eight normals make them likelier than one."""
+    for seed in range(2):
+        rng = np.random.default_rng(seed)
+        skewed = rng.exponential(size=(800, 6)) @ rng.normal(size=(6, 6))
+        assert facets_that_add_up(skewed) is None, seed
+
+
 def test_there_may_be_one_facet_or_none() -> None:
     """Of three draws each; a rule that called chance a facet half the time would pass once in 8."""
     for seed in range(3):
