@@ -48,8 +48,8 @@ SHARED = 0.15
 LEAST_NOISE, CERTAIN = 1e-6, 0.9
 # Steps of EM, and the gain in nats per row that ends them.
 STEPS, CONVERGED = 100, 1e-3
-# Standard errors by which a facet makes held-out rows likelier.
-LIKELIER = 2.0
+# Standard errors by which a facet makes rows likelier, less its parameters.
+LIKELIER = 4.0
 
 
 @dataclass(frozen=True)
@@ -347,9 +347,9 @@ def _fewest(fits: Sequence[Mixture], errors: float = 0.0) -> Mixture:
 
 
 def _shows_clusters(x: np.ndarray, fit: Mixture, seed: int) -> bool:
-    """Whether a mixture makes rows ``[N, D]`` likelier than forms without clusters do, less their
-    parameters (Akaike's criterion): heavy tails, of one normal if they are least so (multivariate
-    t), and skewed variables that are independent (ICA, and Yeo and Johnson's powers).
+    """Whether a mixture makes rows ``[N, D]`` likelier than forms without clusters do: heavy tails,
+    of one normal if they are least so (multivariate t), and skewed variables that are independent
+    (ICA, and Yeo and Johnson's powers).
     """
     (n, D), covariance = x.shape, np.cov(x.T, bias=True)
     form = {"loc": x.mean(0), "allow_singular": True}
@@ -359,12 +359,12 @@ def _shows_clusters(x: np.ndarray, fit: Mixture, seed: int) -> bool:
     each = norm.logpdf(powers.apply(sources)) + powers.log_slope(sources)
     whole = [(own.logpdf(x), D * (D + 3) / 2 + 1) for own in tails]
     whole.append((each.sum(1) + np.linalg.slogdet(maps)[1], D * (D + 2)))
-    for log_density, free in whole:
-        gain = fit.log_density - log_density
-        less = fit.aic / (2 * n) + fit.log_density.mean() - free / n
-        if gain.mean() - less <= LIKELIER * gain.std() / np.sqrt(n):
-            return False
-    return True
+    return all(
+        _is_likelier(
+            fit.log_density - log_density, free * np.log(n) - 2 * log_density.sum() - fit.bic
+        )
+        for log_density, free in whole
+    )
 
 
 def _in_own_noise(
@@ -387,8 +387,9 @@ def _in_own_noise(
     if not rest:
         others = []
     elif len(rest) == 1 and share_alike(x, first, _clusters_in(left, 2, seed)) > ALIKE:
-        likelier = not surely or _is_likelier(left, [2], [1], seed)
-        others = [_clusters_in(left, rest[0], seed)] if likelier else []
+        others = [_clusters_in(left, rest[0], seed)]
+        if surely and not _adds(_sum_of(left, *others), _sum_of(left, 0 * first), left):
+            others = []
     else:
         found = _beside(x, [fine, _sum_of(x, first)], len(wanted), seed, surely)
         others = _in_likeliest_order(x, found, [None, *rest], seed, fixed=1).labels(x)[1:]
@@ -479,7 +480,7 @@ def _beside(
     best = bases[-1]
     for found in bases:
         while len(found.numbers) < number and (more := _further(x, found, seed)):
-            if surely and not _is_likelier(x, more.numbers, found.numbers, seed):
+            if surely and not _adds(more, found, x):
                 break
             found = more
         best = max(best, found, key=lambda own: len(own.numbers))
@@ -542,12 +543,14 @@ def _shared(labels: Sequence[np.ndarray]) -> float:
     return most
 
 
-def _is_likelier(x: np.ndarray, more: Sequence[int], fewer: Sequence[int], seed: int) -> bool:
-    """Whether a half of the rows makes the others likelier with more facets than with fewer."""
-    halves = np.array_split(np.random.default_rng(seed).permutation(len(x)), 2)
-    gains = []
-    for a, b in (halves, halves[::-1]):
-        one, other = (_likeliest(_starts(x[a], k, seed), x[a]) for k in (more, fewer))
-        gains.append(one.log_density(x[b]) - other.log_density(x[b]))
-    gain = np.concatenate(gains)
-    return bool(gain.mean() > LIKELIER * gain.std() / np.sqrt(len(gain)))
+def _adds(more: FacetSum, fewer: FacetSum, x: np.ndarray) -> bool:
+    """Whether what a sum has more than another makes rows ``[N, D]`` likelier beyond chance."""
+    gain = more.log_density(x) - fewer.log_density(x)
+    return _is_likelier(gain, fewer.bic(x) - more.bic(x))
+
+
+def _is_likelier(gain: np.ndarray, bic: float) -> bool:
+    """Whether rows whose log-density rises by ``gain`` ``[N]``, and whose BIC falls by ``bic``,
+    are likelier beyond chance.
+    """
+    return bool(bic / (2 * len(gain)) > LIKELIER * gain.std() / np.sqrt(len(gain)))
