@@ -89,11 +89,15 @@ class FacetSum:
         """Of rows ``[N, D]``: ``[N]``, in nats."""
         return _posterior(self.log_joint(x))[1]
 
+    @property
+    def free(self) -> float:
+        """How many parameters it has."""
+        D, clusters = len(self.loc), sum(self.numbers) - len(self.numbers)
+        return clusters * (D + 1) + D * (D + 3) / 2
+
     def bic(self, x: np.ndarray) -> float:
         """Of rows ``[N, D]``; the lower the better."""
-        (N, D), clusters = x.shape, sum(self.numbers) - len(self.numbers)
-        free = clusters * (D + 1) + D + D * (D + 1) / 2
-        return float(free * np.log(N) - 2 * self.log_density(x).sum())
+        return float(self.free * np.log(len(x)) - 2 * self.log_density(x).sum())
 
     def responsibilities(self, x: np.ndarray) -> list[np.ndarray]:
         """p(cluster given x) of each facet ``[N, K_j]``."""
@@ -354,13 +358,11 @@ def _shows_clusters(x: np.ndarray, fit: Mixture, seed: int) -> bool:
     sources, maps, _ = independent_sources(x, D, seed)
     powers = fitted_powers(sources)
     each = norm.logpdf(powers.apply(sources)) + powers.log_slope(sources)
-    whole = [(own.logpdf(x), D * (D + 3) / 2 + 1) for own in tails]
-    whole.append((each.sum(1) + np.linalg.slogdet(maps)[1], D * (D + 2)))
+    without = [(own.logpdf(x), D * (D + 3) / 2 + 1) for own in tails]
+    without.append((each.sum(1) + np.linalg.slogdet(maps)[1], D * (D + 2)))
+    price = fit.bic / 2 + fit.log_density.sum()
     return all(
-        _is_likelier(
-            fit.log_density - log_density, free * np.log(n) - 2 * log_density.sum() - fit.bic
-        )
-        for log_density, free in whole
+        _is_likelier(fit.log_density - own, price - free * np.log(n) / 2) for own, free in without
     )
 
 
@@ -384,9 +386,11 @@ def _in_own_noise(
     if not rest:
         others = []
     elif len(rest) == 1 and share_alike(x, first, _clusters_in(left, 2, seed)) > ALIKE:
-        others = [_clusters_in(left, rest[0], seed)]
-        if surely and not _adds(_sum_of(left, *others), _sum_of(left, 0 * first), left):
-            others = []
+        one, two = _sum_of(left, 0 * first), _likeliest(_starts(left, [2], seed), left)
+        gain, free = two.log_density(left) - one.log_density(left), two.free - one.free
+        others = (
+            [_clusters_in(left, rest[0], seed)] if not surely or _is_likelier(gain, free) else []
+        )
     else:
         found = _beside(x, [fine, _sum_of(x, first)], len(wanted), seed, surely)
         others = _in_likeliest_order(x, found, [None, *rest], seed, fixed=1).labels(x)[1:]
@@ -477,7 +481,9 @@ def _beside(
     best = bases[-1]
     for found in bases:
         while len(found.numbers) < number and (more := _further(x, found, seed)):
-            if surely and not _adds(more, found, x):
+            gain = more.log_density(x) - found.log_density(x)
+            price = (more.free - found.free) * np.log(len(x)) / 2
+            if surely and not _is_likelier(gain, price):
                 break
             found = more
         best = max(best, found, key=lambda own: len(own.numbers))
@@ -524,14 +530,8 @@ def _shared(labels: Sequence[np.ndarray]) -> float:
     return most
 
 
-def _adds(more: FacetSum, fewer: FacetSum, x: np.ndarray) -> bool:
-    """Whether what a sum has more than another makes rows ``[N, D]`` likelier beyond chance."""
-    gain = more.log_density(x) - fewer.log_density(x)
-    return _is_likelier(gain, fewer.bic(x) - more.bic(x))
-
-
-def _is_likelier(gain: np.ndarray, bic: float) -> bool:
-    """Whether rows whose log-density rises by ``gain`` ``[N]``, and whose BIC falls by ``bic``,
-    are likelier beyond chance.
+def _is_likelier(gain: np.ndarray, price: float) -> bool:
+    """Whether what rows' log-densities gain ``[N]`` is beyond chance more than a price, in nats:
+    the number of parameters (Akaike), or, of the best of many, this by half of log N (BIC).
     """
-    return bool(bic / (2 * len(gain)) > LIKELIER * gain.std() / np.sqrt(len(gain)))
+    return bool(gain.sum() - price > LIKELIER * gain.std() * np.sqrt(len(gain)))
