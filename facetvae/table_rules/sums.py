@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, permutations, zip_longest
 from math import prod
@@ -33,9 +33,9 @@ MAX_ROWS, MOST_WORK, LEAST_ROWS = 5000, 10_000_000, 1000
 MOST_FACETS, FACETS = 3, 2
 # Most clusters of the first facet and of each further one; fewest rows for each.
 MOST, MOST_FURTHER, FEWEST = 12, 8, 15
-# Mean adjusted Rand index between fits from which on clusters are stable; starts; fits of k-means
-# in each.
-STABLE, STARTS, FITS = 0.75, 5, 10
+# Mean adjusted Rand index between fits from which on clusters are stable, and by which others are
+# steadier; pairs of halves, and starts, that are compared; fits of k-means in each.
+STABLE, STEADIER, HALVES, STARTS, FITS = 0.75, 0.05, 5, 5, 10
 # What is added to the variance of a mixture's clusters, as a share of the least.
 LEAST_WIDTH = 0.05
 # Degrees of freedom of heavy tails; the last are hardly any.
@@ -268,12 +268,12 @@ def facets_that_add_up(
     """Facets whose clusters add up; ``None`` if there are none, or too few rows.
 
     The first facet is a mixture of normals with one covariance, or with one each, by which makes
-    new rows likelier; its clusters are the fewest whose BIC is near the lowest. Two clusters in
-    what those with a covariance each leave tell whether that is a facet, which moves rows alike in
-    all of them. If not, and with one covariance, further ones are looked for in what twelve fine
-    clusters leave, so that what a cluster consists of is not taken for a facet, and then beside the
-    first facet. Each gets the number of clusters that is wanted, beside the others: in the order of
-    facets that is likeliest, or, if none is given, the first that is found is the last.
+    new rows likelier; its number of clusters has the lowest BIC. Two clusters in what those with a
+    covariance each leave tell whether that is a facet, which moves rows alike in all of them. If
+    not, and with one covariance, further ones are looked for in what twelve fine clusters leave, so
+    that what a cluster consists of is not taken for a facet, and then beside the first facet. Each
+    gets the number of clusters that is wanted, beside the others: in the order of facets that is
+    likeliest, or, if none is given, the first that is found is the last.
 
     :param x: ``[N, D]``, in proportions that k-means can see.
     :param numbers: of each facet's clusters, ``None`` where it is to be found; ``None`` for at most
@@ -286,7 +286,7 @@ def facets_that_add_up(
     if looked_at < FEWEST * max(4, *least) or not (rows.std(0) > 0).all():
         return None
     tied, full = (_mixtures(rows, kind, seed) for kind in ("tied", "full"))
-    alike, own = _fewest(tied), _fewest(full)
+    alike, own = _fewest(tied), _fewest(full, errors=1.0)
     each_own = own.aic < alike.aic  # which makes new rows likelier
     first = own if each_own else alike
     label, surely = first.label, numbers is None
@@ -304,7 +304,8 @@ def facets_that_add_up(
         return _in_own_noise(rows, own, fine, wanted, seed, surely)
     whole = _fitted(rows, [alike.label], [1 + alike.label.max()])
     found = _beside(rows, [fine, whole], len(wanted), seed, surely)
-    found = _resized(rows, found, [1 + alike.label.max(), *found.numbers[1:]], seed)
+    stable = _stable(rows, 1 + alike.label.max(), seed)
+    found = _resized(rows, found, [stable, *found.numbers[1:]], seed)
     return _in_likeliest_order(rows, found, wanted, seed)
 
 
@@ -334,15 +335,17 @@ def _mixtures(x: np.ndarray, kind: str, seed: int) -> list[Mixture]:
     return [_mixture(x, k, kind, seed) for k in range(1, most + 1)]
 
 
-def _fewest(fits: Sequence[Mixture]) -> Mixture:
-    """The first whose BIC is within a standard error of the lowest (the rule of Breiman et al.,
-    *Classification and regression trees*, 1984).
+def _fewest(fits: Sequence[Mixture], errors: float = 0.0) -> Mixture:
+    """The first whose BIC is within so many standard errors of the lowest (the rule of Breiman et
+    al., *Classification and regression trees*, 1984).
     """
     best = min(fits, key=lambda fit: fit.bic)
 
     def is_near(fit: Mixture) -> bool:
-        error = (best.log_density - fit.log_density).std() * len(best.label) ** 0.5
-        return bool(fit.bic - best.bic <= 2 * error)
+        each = best.log_density - fit.log_density
+        return bool(
+            (fit.bic - best.bic) / (2 * len(each)) <= errors * each.std() / len(each) ** 0.5
+        )
 
     return next(filter(is_near, fits))
 
@@ -388,9 +391,8 @@ def _in_own_noise(
     elif len(rest) == 1 and share_alike(x, first, _clusters_in(left, 2, seed)) > ALIKE:
         one, two = _sum_of(left, 0 * first), _likeliest(_starts(left, [2], seed), left)
         gain, free = two.log_density(left) - one.log_density(left), two.free - one.free
-        others = (
-            [_clusters_in(left, rest[0], seed)] if not surely or _is_likelier(gain, free) else []
-        )
+        there = not surely or _is_likelier(gain, free)
+        others = [_clusters_in(left, rest[0], seed)] if there else []
     else:
         found = _beside(x, [fine, _sum_of(x, first)], len(wanted), seed, surely)
         others = _in_likeliest_order(x, found, [None, *rest], seed, fixed=1).labels(x)[1:]
@@ -505,6 +507,22 @@ def _resized(x: np.ndarray, found: FacetSum, numbers: Sequence[int], seed: int) 
             joined.fit(found.means[place] @ found.whitening, sample_weight=found.weights[place])
             found = _with(x, found, k, joined.labels_[found.labels(x)[place]], place)
     return found
+
+
+def _stable(x: np.ndarray, most: int, seed: int) -> int:
+    """The largest number of clusters that hardly any other is steadier than in halves."""
+    agreement = {k: fmean(_between_halves(x, k, seed)) for k in range(2, most + 1)}
+    best = max(agreement.values(), default=0.0)
+    return max((k for k, value in agreement.items() if value >= best - STEADIER), default=1)
+
+
+def _between_halves(x: np.ndarray, k: int, seed: int) -> Iterator[float]:
+    rng = np.random.default_rng(seed)
+    for i in range(HALVES):
+        halves = np.array_split(rng.permutation(len(x)), 2)
+        starts = [_clusters_beside(x[half], [], k, i) for half in halves]
+        fits = [_with(x[a], None, k, own) for a, own in zip(halves, starts, strict=True)]
+        yield adjusted_rand_score(*(fit.labels(x)[0] for fit in fits))
 
 
 def _further(x: np.ndarray, found: FacetSum, seed: int) -> FacetSum | None:
