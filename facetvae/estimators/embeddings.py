@@ -66,9 +66,9 @@ def are_embeddings(X: np.ndarray) -> bool:
 
 
 def _of_an_encoder(X: np.ndarray) -> bool:
-    """Whether rows are of similar lengths, near a direction that they have in common if they are
-    not centered and wide, of both signs and many values, and vary in many dimensions: by each of
-    these most tables differ.
+    """Whether rows are of similar lengths, of both signs and many values, vary in many dimensions,
+    and have a direction in common or, as centered ones, many columns: by each of these most tables
+    differ.
     """
     rows = some_rows(X, most=MAX_ROWS).astype(float)
     if not np.isfinite(rows).all() or not BOTH_SIGNS < (rows < 0).mean() < 1 - BOTH_SIGNS:

@@ -123,7 +123,9 @@ def _all_beyond(x: np.ndarray, zero: np.ndarray) -> bool:
 
 
 def fitted_powers(x: np.ndarray, origin: np.ndarray | None = None) -> Unskewed:
-    """Constant and empty columns stay as they are."""
+    """The likeliest powers of columns ``[N, D]``, NaN where missing, or logarithms of distances
+    from ``origin`` ``[D]``. Constant and empty columns stay as they are.
+    """
     if origin is not None:
         logs = np.log(x - origin)
         one = np.ones(x.shape[1])

@@ -389,9 +389,7 @@ def _in_own_noise(
     if not rest:
         others = []
     elif len(rest) == 1 and share_alike(x, first, _clusters_in(left, 2, seed)) > ALIKE:
-        one, two = _sum_of(left, 0 * first), _likeliest(_starts(left, [2], seed), left)
-        gain, free = two.log_density(left) - one.log_density(left), two.free - one.free
-        there = not surely or _is_likelier(gain, free)
+        there = not surely or _are_two(left, seed)
         others = [_clusters_in(left, rest[0], seed)] if there else []
     else:
         found = _beside(x, [fine, _sum_of(x, first)], len(wanted), seed, surely)
@@ -422,6 +420,14 @@ def _clusters_in(left: np.ndarray, k: int | None, seed: int) -> np.ndarray:
         return max(each, key=lambda own: silhouette_score(left, own) if own.max() else -1.0)
     label = _likeliest(_starts(left, [k], seed), left).labels(left)[0]
     return np.unique(label, return_inverse=True)[1]
+
+
+def _are_two(left: np.ndarray, seed: int) -> bool:
+    """Whether two clusters make rows ``[N, D]`` likelier than one does."""
+    one = _sum_of(left, np.zeros(len(left), int))
+    two = _likeliest(_starts(left, [2], seed), left)
+    gain = two.log_density(left) - one.log_density(left)
+    return _is_likelier(gain, two.free - one.free)
 
 
 def share_alike(x: np.ndarray, first: np.ndarray, second: np.ndarray) -> float:
