@@ -1,4 +1,4 @@
-"""Several clusterings of the same data, and a view of one of them as a clusterer."""
+"""Several clusterings of the same data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.special import softmax
-from sklearn.base import BaseEstimator, ClusterMixin, TransformerMixin, clone
+from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 from torch.nn.functional import one_hot
@@ -22,11 +22,10 @@ from torch.nn.functional import one_hot
 from facetvae.describing import FacetClusters, FacetDescription, describe_clusters
 from facetvae.describing.columns import check_order, kinds_of
 from facetvae.estimators.arrays import Reader, View
-from facetvae.estimators.base import FacetEstimator, RandomState, drawn_seed, restore_on_error
+from facetvae.estimators.base import FacetEstimator, drawn_seed, restore_on_error
 from facetvae.estimators.defaults import default_dims, default_network
 from facetvae.estimators.encoding import BOUNDED
 from facetvae.estimators.facets import (
-    NUMBERED,
     at_least,
     check_enough,
     clusters_in_subspaces,
@@ -155,8 +154,6 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         >>> found = MultiFacetClustering(("style", "digit"), n_clusters=3, epochs=4, random_state=0)
         >>> found.fit(X).labels_.shape  # a clustering for each facet
         (60, 2)
-        >>> found.facet("digit").predict(X).shape
-        (60,)
     """
 
     outliers_: np.ndarray = field(init=False)
@@ -302,17 +299,6 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         )
         self._state_later("model", strategy.model)
         self._state_later("ended", start.ended)
-
-    def facet(self, name: str | int) -> FacetClustering:
-        """One facet as a clusterer, which shares this estimator's model.
-
-        :param name: the facet's name, or its number from the shallowest, 0; -1 is the deepest.
-        :raises ValueError: if the facet is unknown.
-        """
-        check_is_fitted(self)
-        view = FacetClustering(self, name, self.random_state)
-        view._view(self, facet_index(self.facet_names_, name))
-        return view
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable cluster of each facet ``[N, J]``; -1 of outlying rows to be marked."""
@@ -681,104 +667,3 @@ def _warn_of_outliers(rows: np.ndarray, others: str, advice: str, stacklevel: in
             f"(outliers_ says which): {advice}",
             stacklevel=stacklevel,
         )
-
-
-@dataclass(eq=False, repr=False)
-class FacetClustering(ClusterMixin, TransformerMixin, BaseEstimator):
-    """One facet of a :class:`MultiFacetClustering`, as a scikit-learn clusterer. What
-    :meth:`MultiFacetClustering.facet` returns shares that estimator, and follows its later fits.
-
-    :param estimator: finds the facets; a clone of it is fitted. By default one of a single facet.
-    :param facet: its name or number; -1 is the deepest.
-    :param random_state: replaces that of the clone, if given.
-
-    :ivar estimator_: the fitted clone.
-    :ivar labels_: clusters of the training data ``[N]``.
-
-    Example:
-        >>> import numpy as np
-        >>> from facetvae.estimators import FacetClustering, MultiFacetClustering
-        >>> X = np.random.default_rng(0).normal(size=(60, 4))
-        >>> both = MultiFacetClustering(("style", "digit"), n_clusters=3, epochs=4, random_state=0)
-        >>> FacetClustering(both, "digit").fit_predict(X).shape
-        (60,)
-    """
-
-    estimator: MultiFacetClustering | None = None
-    facet: str | int = -1
-    random_state: RandomState = None
-
-    def fit(self, X: Any, y: Any = None, *, labels: Any = None) -> FacetClustering:
-        """Fit a clone of ``estimator``; errors are those of :meth:`MultiFacetClustering.fit`."""
-        estimator = clone(self._template())
-        if self.random_state is not None:
-            estimator.set_params(random_state=self.random_state)
-        if estimator.facets is not None:
-            facet_index(facet_names(estimator.facets), self.facet)
-        elif isinstance(self.facet, str) and not NUMBERED.fullmatch(self.facet):
-            raise ValueError(
-                f"unknown facet {self.facet!r}: as the estimator is given no facets=, those that "
-                "are found are called facet_0, facet_1 and so on"
-            )
-        fitted = estimator.fit(X, labels=labels)
-        self._view(fitted, facet_index(fitted.facet_names_, self.facet))
-        return self
-
-    def predict(self, X: Any) -> np.ndarray:
-        """Clusters ``[N]``."""
-        return self._fitted().predict(X)[:, self.facet_]
-
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """Probability of each cluster ``[N, K]``."""
-        fitted = self._fitted()
-        return fitted.predict_proba(X)[:, self.facet_, : fitted.n_clusters_[self.facet_]]
-
-    def transform(self, X: Any) -> np.ndarray:
-        """Means of the facet's latents ``[N, d]``."""
-        fitted = self._fitted()
-        return fitted._features(fitted._later_data(X), [self.name_])
-
-    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
-        """Names of the columns of :meth:`transform`, whatever ``input_features`` are."""
-        return self._fitted()._feature_names([self.name_])
-
-    def describe(self, X: Any, metadata: Any = None, **options: Any) -> FacetDescription:
-        """What the facet is about; see :meth:`MultiFacetClustering.describe`, also for errors."""
-        return self._fitted().describe(self.facet_, X, metadata, **options)
-
-    def score(self, X: Any, y: Any = None) -> float:
-        """The ELBO of all facets, in nats per datum; see :meth:`MultiFacetClustering.score`."""
-        return self._fitted().score(X)
-
-    @property
-    def labels_(self) -> np.ndarray:
-        return self._fitted().labels_[:, self.facet_]
-
-    def _fitted(self) -> MultiFacetClustering:
-        """The fitted estimator."""
-        check_is_fitted(self)
-        if [self.name_] != (names := self.estimator_.facet_names_)[self.facet_ :][:1]:
-            raise ValueError(
-                f"the estimator was fitted again, and now has {names}: call its facet() again"
-            )
-        return self.estimator_
-
-    def _view(self, fitted: MultiFacetClustering, facet: int) -> None:
-        self.estimator_, self.facet_ = fitted, facet
-        self.name_ = fitted.facet_names_[facet]
-        self.n_features_in_ = fitted.n_features_in_
-        self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
-        if hasattr(fitted, "feature_names_in_"):
-            self.feature_names_in_ = fitted.feature_names_in_
-
-    def _template(self) -> MultiFacetClustering:
-        default = MultiFacetClustering(1) if self.estimator is None else self.estimator
-        return check_kind("estimator", default, MultiFacetClustering, "a MultiFacetClustering")
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "estimator_")
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags = self._template().__sklearn_tags__().input_tags
-        return tags

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -18,8 +17,6 @@ from ppl_models.given.labels import as_labels
 
 # Name of the latent without clusters that describes what the facets leave of the data.
 REST = "rest"
-# Names of facets that are numbered.
-NUMBERED = re.compile(r"facet_\d+")
 # A facet is a level of a network: more are a mistake.
 MOST_FACETS = 1000
 

@@ -445,6 +445,12 @@ class CountedStrategy(SubspaceStrategy):
         how = (other.chosen, self.lengths, self.dim, self.rows)
         return SubspaceStrategy(self.x_shape, self.names, *how)
 
+    def with_model(self, x: np.ndarray, label: Labels, told: bool) -> SubspaceStrategy:
+        """Columns of several kinds without clusters are nothing to train networks for."""
+        if self.found.number or label or self.chosen.view.linear:
+            return super().with_model(x, label, told)
+        return self._trained_if(False, "no clusters")
+
     def numbers(self, x: np.ndarray, latents: FacetGuide, chosen: Numbers) -> Counts:
         counted = dict(zip(self.names, self.fitted.counts, strict=True))
         given = {name: ClusterCount(k, "as given") for name, k in chosen.items() if k is not None}

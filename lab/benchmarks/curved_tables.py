@@ -64,7 +64,8 @@ def shared(labels: Sequence[np.ndarray], rows: np.ndarray, facets: np.ndarray) -
 
 def nearest(found: MultiFacetClustering, x: np.ndarray, test: np.ndarray) -> np.ndarray:
     """Clusters ``[N, J]`` of the test rows by the training rows near them, facet by facet."""
-    latents = (found.facet(name).transform(x) for name in found.facet_names_)
+    dims = [found.settings_["n_latents"][name] for name in found.facet_names_]
+    latents = np.split(found.transform(x), np.cumsum(dims)[:-1], axis=1)
     each = [
         KNeighborsClassifier(NEIGHBORS).fit(z[~test], cluster).predict(z[test])
         for z, cluster in zip(latents, found.labels_.T, strict=True)

@@ -15,7 +15,6 @@ from sklearn.exceptions import NotFittedError
 
 from facetvae.estimators import (
     ContentStyleTransformer,
-    FacetClustering,
     MultiFacetClustering,
     SemiSupervisedClassifier,
 )
@@ -67,16 +66,6 @@ def classifier(**options: Any) -> Callable[[], Any]:
 
 def grouped(**options: Any) -> Callable[[], Any]:
     return lambda: estimated(ContentStyleTransformer, **options)
-
-
-def clusterer(estimator: Any = None, **options: Any) -> FacetClustering:
-    return FacetClustering(
-        MultiFacetClustering(2, epochs=1) if estimator is None else estimator, **options
-    )
-
-
-def viewed(estimator: Any = None, labels: Any = None, **options: Any) -> Callable[[], Any]:
-    return lambda: clusterer(estimator, **options).fit(table(), labels=labels)
 
 
 def ours() -> MultiFacetClustering:
@@ -134,11 +123,8 @@ def common(kind: type) -> list[tuple[Any, ...]]:
 
 WITHOUT_A_FIT: dict[str, Callable[[], Any]] = {
     "MultiFacetClustering.encode": lambda: MultiFacetClustering().encode(table()),
-    "MultiFacetClustering.facet": lambda: MultiFacetClustering().facet(0),
     "MultiFacetClustering.export": lambda: MultiFacetClustering().export("a.pt2"),
     "MultiFacetClustering.describe": lambda: MultiFacetClustering().describe(0, table()),
-    "FacetClustering.describe": lambda: clusterer().describe(table()),
-    "FacetClustering.fit": lambda: clusterer().predict(table()),
     "SemiSupervisedClassifier.export": lambda: SemiSupervisedClassifier().export("a.pt2"),
 }
 UNFITTED = {
@@ -235,11 +221,6 @@ ESTIMATORS = {
             "X has 6 features, but MultiFacetClustering is expecting 5",
         ),
     ],
-    "MultiFacetClustering.facet": [
-        ("unknown: name", lambda: ours().facet("digit"), "unknown facet 'digit'"),
-        ("range: number", lambda: ours().facet(2), "unknown facet 2: there are"),
-        ("type: number", lambda: ours().facet(True), "unknown facet True"),
-    ],
     **{
         f"{kind.__name__}.export": [
             ("file: ending", exported(kind, "found.onnx"), "path must end in .pt2, .* found.onnx"),
@@ -272,12 +253,6 @@ ESTIMATORS = {
             lambda: ours().describe(0, table(), {"a": [1, 2]}),
             "column 'a' of metadata has 2 rows, but the clusters are of 30",
         ),
-    ],
-    "FacetClustering.fit": [
-        ("type: estimator", viewed(Normal(0.3)), "must be a MultiFacetClustering, got Normal"),
-        ("range: facet", viewed(facet=-3), "unknown facet -3: there are"),
-        ("type: random_state", viewed(random_state="0"), "'0' cannot be used to seed"),
-        ("missing: facet of labels", viewed(labels=[0] * 30), "give labels by name"),
     ],
     "SemiSupervisedClassifier.fit": [
         ("misfit: one class", classifier(y=np.zeros(30, int)), "1 class, but at least two are"),

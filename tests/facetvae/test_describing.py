@@ -521,7 +521,6 @@ def test_an_estimator_describes_the_clusters_that_it_predicts() -> None:
         assert (labels[each["exemplars"]] == each["cluster"]).all()
     assert {each["column"] for each in description.columns} == set(seen.columns)
     assert description.stability is None
-    assert found.facet(0).describe(some).as_dict()["columns"] == description.columns
     kinds = {each["column"]: each["kind"] for each in description.columns}
     assert kinds == {
         "noise": "numbers",

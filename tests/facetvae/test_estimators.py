@@ -38,7 +38,6 @@ from sklearn.utils.estimator_checks import check_classifiers_classes, parametriz
 
 from facetvae.estimators import (
     ContentStyleTransformer,
-    FacetClustering,
     MultiFacetClustering,
     SemiSupervisedClassifier,
     UnstableFacetWarning,
@@ -92,7 +91,6 @@ def short(facets: Any = 2, **options: Any) -> MultiFacetClustering:
 @parametrize_with_checks(
     [
         MultiFacetClustering(2, n_clusters=2, epochs=2, network=MLPLadder((8, 8))),
-        FacetClustering(MultiFacetClustering(1, n_latents=1, epochs=2)),
         CLASSIFIER,
         ContentStyleTransformer(epochs=2),
     ][:: 1 if os.environ.get("FACETVAE_THOROUGH") else 2],
@@ -147,7 +145,6 @@ def test_data_frames_keep_their_names() -> None:
     assert {name.rpartition("_")[0] for name in z.columns} == {"a", "b"}
     for estimator, y in (
         (found, None),
-        (found.facet("a"), None),
         (clone(CLASSIFIER), np.arange(60) % 2),
         (ContentStyleTransformer(epochs=1, random_state=0), None),
     ):
@@ -412,32 +409,16 @@ def test_what_transform_gives_is_the_users_choice_alone(output: str) -> None:
         found = short(1, n_latents=None).fit(frame)
         assert found.settings_["start"] == "ViewStrategy"
         found.predict(frame)
-        view = found.facet(0)
         kind = pd.DataFrame if output == "pandas" else np.ndarray
-        assert type(found.transform(frame)) is type(view.transform(frame)) is kind
+        assert type(found.transform(frame)) is kind
     asked = short(1).set_output(transform=output).fit(frame)
     assert type(asked.transform(frame)) is kind
-    assert type(asked.facet(0).transform(frame)) is np.ndarray, "it has a setting of its own"
 
 
 def test_few_distinct_rows() -> None:
     rows = np.random.default_rng(0).normal(size=(5, 4))
     found = MultiFacetClustering(epochs=2, random_state=0).fit(np.repeat(rows, 20, 0))
     assert len(found.labels_) == 100
-
-
-def test_a_facet_of_a_later_fit() -> None:
-    found = short(2).fit(columns())
-    first, second = found.facet(0), found.facet(1)
-    found.set_params(facets=1).fit(columns()[:50])
-    np.testing.assert_array_equal(first.labels_, found.labels_[:, 0])
-    with pytest.raises(ValueError, match=r"now has \['facet_0'\]: call its facet\(\) again"):
-        second.predict(columns())
-    found.set_params(facets=("b", "a")).fit(columns())
-    with pytest.raises(ValueError, match=r"now has \['b', 'a'\]: call its facet"):
-        first.predict(columns())
-    with pytest.raises(ValueError, match="unknown facet 'digit': as the estimator is given no"):
-        FacetClustering(MultiFacetClustering(epochs=1), "digit").fit(columns())
 
 
 def test_an_outlying_row_may_be_the_only_one_with_a_gap() -> None:
@@ -748,24 +729,6 @@ def test_samples_come_from_the_chosen_cluster() -> None:
     assert not np.array_equal(found.sample(5)[0], found.sample(5, noise=False)[0])
 
 
-def test_a_facet_is_a_clusterer_of_the_same_model() -> None:
-    found, x = fitted(), columns()
-    for name, j in (("a", 0), ("b", 1), (-1, 1), (0, 0)):
-        view = found.facet(name)
-        assert view.estimator_ is found
-        np.testing.assert_array_equal(view.labels_, found.labels_[:, j])
-        np.testing.assert_array_equal(view.predict(x), found.predict(x)[:, j])
-        np.testing.assert_array_equal(view.predict_proba(x).argmax(1), view.labels_)
-        names = view.get_feature_names_out()
-        ours = [name in names for name in found.get_feature_names_out()]
-        np.testing.assert_array_equal(view.transform(x), found.transform(x)[:, ours])
-        assert {name[0] for name in names} == {"ab"[j]}
-        assert view.score(x) == found.score(x)
-    refitted = clone(found.facet("b")).fit(x)
-    assert refitted.estimator_ is not found
-    np.testing.assert_array_equal(refitted.labels_, found.labels_[:, 1])
-
-
 # Labels.
 
 
@@ -776,7 +739,7 @@ def test_component_k_is_class_k() -> None:
     found = short(1, n_clusters=None, epochs=5).fit(x, labels=labels)
     assert found.n_clusters_ == [3]
     assert (found.labels_[:, 0] == truth).mean() > 0.95
-    assert (found.facet(0).predict(x) == truth).mean() > 0.95
+    assert (found.predict(x)[:, 0] == truth).mean() > 0.95
 
 
 def test_labels_of_one_facet_leave_the_other_as_it_comes() -> None:
@@ -841,7 +804,6 @@ def test_labels_go_through_a_search(form: str) -> None:
 def every_fitted() -> list[tuple[Any, str]]:
     return [
         (fitted(), "predict_proba"),
-        (fitted().facet("b"), "predict_proba"),
         (clone(CLASSIFIER).fit(columns(), np.arange(60) // 30), "predict_proba"),
         (ContentStyleTransformer(epochs=1).fit(columns()), "transform"),
     ]
@@ -965,6 +927,9 @@ def test_facets_are_counted_by_default() -> None:
     assert not none.labels_.any()
     assert none.settings_["n_clusters"] == {"facet_0": 1}
     assert none.settings_["counted"] == {"facet_0": "no clusters beyond chance"}
+    mixed = pd.DataFrame({"kind": rng.choice(list("abc"), 300), "size": rng.normal(size=300)})
+    left = MultiFacetClustering(random_state=0).fit(mixed)
+    assert left.settings_["model"] == "linear: no clusters", "not trained for them"
 
 
 @pytest.mark.thorough

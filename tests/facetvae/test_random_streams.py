@@ -20,7 +20,6 @@ from scipy.sparse import csr_array
 from facetvae import estimators
 from facetvae.estimators import (
     ContentStyleTransformer,
-    FacetClustering,
     MultiFacetClustering,
     SemiSupervisedClassifier,
 )
@@ -79,16 +78,9 @@ def of_rows(each: Any, X: Any) -> list[Any]:
     before = [each.labels_, each.stability_, each.encode(X), each.score(X)]
     read = [each.predict(X), each.predict_proba(X), each.transform(X)]
     drawn = [*each.sample(5), *each.sample(3, noise=False), *each.sample(5, facet=0, cluster=0)]
-    told = [each.describe(0, X).as_dict(), each.facet(0).predict_proba(X)]
+    told = [each.describe(0, X).as_dict()]
     filled = [each.impute(X)] if not isinstance(X, csr_array) else []
     return [*before, *read, *drawn, *told, *filled, each.partial_fit(X).labels_, each.score(X)]
-
-
-def of_facet(n: int) -> list[Any]:
-    X = table(n)
-    each = FacetClustering(clustering(2, n_clusters=3), random_state=0)
-    found = [each.fit_predict(X), each.transform(X), each.predict(X), each.predict_proba(X)]
-    return [*found, each.score(X), each.describe(X).as_dict()]
 
 
 def of_classifier(n: int) -> list[Any]:
@@ -111,7 +103,6 @@ def fitting(draw: Callable[[int], Any], *given: Any, **options: Any) -> Callable
 
 # What is asked of a number of rows, by name: each estimator by all of its methods.
 ASKED: dict[str, Callable[[int], list[Any]]] = {
-    "FacetClustering": of_facet,
     "SemiSupervisedClassifier": of_classifier,
     "ContentStyleTransformer": of_groups,
     "MultiFacetClustering": fitting(table),

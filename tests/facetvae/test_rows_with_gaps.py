@@ -132,7 +132,6 @@ def test_every_way_to_fit_labels_as_it_predicts(options: dict[str, Any]) -> None
     found = brief(**options).fit(holed(), labels=known)
     assert found.settings_["refined"] is True
     assert np.array_equal(found.labels_, found.predict(holed()))
-    assert np.array_equal(found.facet("b").predict(holed()), found.labels_[:, 1])
     assert sum(each["size"] for each in found.describe("a", holed()).clusters) == 60
     found.partial_fit(holed())
     assert np.array_equal(found.labels_, found.predict(holed()))

@@ -23,7 +23,6 @@ from scipy import sparse
 
 from facetvae.estimators import (
     ContentStyleTransformer,
-    FacetClustering,
     MultiFacetClustering,
     SemiSupervisedClassifier,
 )
@@ -278,7 +277,6 @@ def fitted() -> dict[str, Any]:
         warnings.simplefilter("ignore")
         return {
             "facets": facets.fit(x),
-            "facet": FacetClustering(MultiFacetClustering(2, n_clusters=2, **short)).fit(x),
             "classifier": SemiSupervisedClassifier(**short).fit(x, y),
             "transformer": ContentStyleTransformer(**short).fit(x),
             "frame": of(frame),
