@@ -25,8 +25,8 @@ FEWEST_COLUMNS, TOLERANCE = 32, 5e-3
 LOOKED_AT, NEARLY_ALL = 100, 0.9
 # Of encoders' rows: least share of entries of each sign, and values of a column; most distance of
 # the quartiles of the lengths, in medians; and least share of the squared length in common. Without
-# that, as of centered or standardized ones: least columns, and again most distance of lengths.
-BOTH_SIGNS, FEWEST_VALUES, ALIKE, IN_COMMON, WIDE, ALIKE_IF_CENTERED = 0.25, 50, 0.4, 0.05, 128, 0.2
+# both signs or that, as of rectified or centered ones: least columns, and most distance of lengths.
+BOTH_SIGNS, FEWEST_VALUES, ALIKE, IN_COMMON, WIDE, MORE_ALIKE = 0.25, 50, 0.4, 0.05, 128, 0.2
 # Their dimensions beyond chance: so many, or one for so many rows.
 MANY, ROWS_PER_DIMENSION = 20, 30
 # Principal components that the model sees, and fewest rows for each.
@@ -66,12 +66,16 @@ def are_embeddings(X: np.ndarray) -> bool:
 
 
 def _of_an_encoder(X: np.ndarray) -> bool:
-    """Whether rows are of similar lengths, of both signs and many values, vary in many dimensions,
-    and have a direction in common or, as centered ones, many columns: by each of these most tables
-    differ.
+    """Whether rows are of similar lengths, of both signs or fractions and never negative, of many
+    values, vary in many dimensions, and have a direction in common or, as centered and rectified
+    ones, many columns: by each of these most tables differ.
     """
     rows = some_rows(X, most=MAX_ROWS).astype(float)
-    if not np.isfinite(rows).all() or not BOTH_SIGNS < (rows < 0).mean() < 1 - BOTH_SIGNS:
+    if not np.isfinite(rows).all():
+        return False
+    below = (rows < 0).mean()
+    rectified = below == 0 and rows.max() > 1 and bool((rows % 1).any())
+    if not (rectified or BOTH_SIGNS < below < 1 - BOTH_SIGNS):
         return False
     if np.median([len(np.unique(column)) for column in rows.T]) < FEWEST_VALUES:
         return False
@@ -79,9 +83,9 @@ def _of_an_encoder(X: np.ndarray) -> bool:
         rows /= np.abs(rows).max()
         squared, loc = np.square(rows).sum(1), rows.mean(0)
         low, middle, high = np.sqrt(np.quantile(squared, (0.25, 0.5, 0.75)))
-        centered = loc @ loc <= IN_COMMON * squared.mean()
-        alike = high - low < (ALIKE_IF_CENTERED if centered else ALIKE) * middle
-    if not alike or (centered and rows.shape[1] < WIDE):
+        strictly = rectified or loc @ loc <= IN_COMMON * squared.mean()
+        alike = high - low < (MORE_ALIKE if strictly else ALIKE) * middle
+    if not alike or (strictly and rows.shape[1] < WIDE):
         return False
     varying = rows[:, np.ptp(rows, axis=0) > 0]
     many = min(MANY, len(rows) // ROWS_PER_DIMENSION)

@@ -77,6 +77,10 @@ def encoder_rows() -> np.ndarray:
     return drawn.x
 
 
+def rectified(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    return np.maximum(x @ rng.normal(size=(x.shape[1], 512)), 0)
+
+
 ALSO_EMBEDDINGS = {
     "longer": lambda x, rng: 7 * x,
     "of unequal lengths": lambda x, rng: x * np.exp(0.2 * rng.normal(size=(len(x), 1))),
@@ -84,16 +88,20 @@ ALSO_EMBEDDINGS = {
     "in 8 bits": lambda x, rng: (127 * x / np.abs(x).max()).round().astype(np.int8),
     "centered": lambda x, rng: x - x.mean(0),
     "standardized": lambda x, rng: (x - x.mean(0)) / x.std(0),
+    "after a ReLU": lambda x, rng: rectified(x, rng),
 }
 NO_EMBEDDINGS = {
     "centered, few columns": lambda x, rng: (x - x.mean(0))[:, :100],
-    "of one sign": lambda x, rng: np.exp(10 * x),
+    "after a ReLU, few columns": lambda x, rng: rectified(x, rng)[:, :100],
+    "after a ReLU, rounded": lambda x, rng: rectified(x, rng).round(),
+    "of one sign and unequal": lambda x, rng: np.exp(20 * x + rng.normal(size=(len(x), 1))),
     "answers": lambda x, rng: (x / x.std(0)).round().clip(-2, 2),
     "beside a column": lambda x, rng: np.c_[x, 10 + 9 * rng.normal(size=len(x))],
     "few factors": lambda x, rng: 1 + rng.normal(size=(400, 9)) @ rng.normal(size=(9, 99)),
     "wide, of few factors": lambda x, rng: rng.normal(size=(400, 9)) @ rng.normal(size=(9, 512)),
     "heavy tails": lambda x, rng: rng.standard_t(3, (400, 20)) @ rng.normal(size=(20, 512)),
     "two labelings in a table": lambda x, rng: labelings(400, (3, 4), width=512, seed=0).x,
+    "the same, never negative": lambda x, rng: labelings(400, (3, 4), width=512, seed=0).x + 2,
 }
 
 

@@ -15,6 +15,11 @@ from facetvae.estimators import MultiFacetClustering
 from facetvae.table_rules.sums import FacetSum, agreeing, facets_that_add_up, share_alike
 from lab.protocols.embeddings import drawn_embeddings
 
+# One draw, and in thorough tests two more.
+DRAWS = pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(s, marks=pytest.mark.thorough) for s in (1, 2))]
+)
+
 
 def drawn(
     n: int, numbers: tuple[int, ...], seed: int, size: float = 3.0
@@ -74,9 +79,7 @@ def test_coordinates_of_a_facet_know_nothing_of_the_others() -> None:
     np.testing.assert_allclose(rest @ found.covariance @ both.T, 0, atol=1e-8)
 
 
-@pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(s, marks=pytest.mark.thorough) for s in (1, 2))]
-)
+@DRAWS
 def test_labelings_are_found_told_and_untold(seed: int) -> None:
     x, labels = drawn(900, (4, 3), seed)
     told, untold = facets_that_add_up(x, [4, 3]), facets_that_add_up(x)
@@ -137,7 +140,7 @@ def test_what_clusters_consist_of_is_no_further_facet() -> None:
     assert min(agreement(found.labels(x), [first, second])) > 0.9
 
 
-@pytest.mark.parametrize("seed", range(3))
+@DRAWS
 def test_clusters_may_have_noise_of_their_own(seed: int) -> None:
     """Three clusters, each with its own covariance, and two beside them. With one covariance for
     all, the weaker of the two labelings shares 0.56 to 0.79 with what is found.
@@ -154,9 +157,7 @@ def test_clusters_may_have_noise_of_their_own(seed: int) -> None:
         assert min(agreement(found.labels(x), labels)) > 0.85
 
 
-@pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(s, marks=pytest.mark.thorough) for s in (1, 2))]
-)
+@DRAWS
 def test_two_clusters_in_one_direction_are_a_facet_beside_others(seed: int) -> None:
     """Three deviations apart: the Bayes rule shares 0.65, and facets of six draws 0.48 to 0.67.
     By BIC two clusters would be one, for the parameters of 16 directions: in all six.
@@ -190,31 +191,35 @@ def test_what_is_alike_is_a_share_of_variances(alike: float, apart: float) -> No
     assert abs(share_alike(x, first, second) - alike / (alike + apart)) < 0.02
 
 
-def test_heavy_tails_are_no_second_facet() -> None:
-    """Of Student's t with five degrees of freedom, in two draws."""
-    for seed in range(2):
-        rng = np.random.default_rng(seed)
-        tails = np.sqrt(5 / rng.chisquare(5, size=(800, 1)))
-        found = facets_that_add_up(tails * rng.normal(size=(800, 12)))
-        assert found is None or len(found.numbers) == 1, seed
+@DRAWS
+def test_heavy_tails_are_no_second_facet(seed: int) -> None:
+    """Of Student's t with five degrees of freedom."""
+    rng = np.random.default_rng(seed)
+    tails = np.sqrt(5 / rng.chisquare(5, size=(800, 1)))
+    found = facets_that_add_up(tails * rng.normal(size=(800, 12)))
+    assert found is None or len(found.numbers) == 1
 
 
-def test_skewed_variables_are_no_clusters() -> None:
+@DRAWS
+def test_skewed_variables_are_no_clusters(seed: int) -> None:
     """Of independent exponentials: mixtures of six to eight normals make them likelier than one."""
-    for seed in range(2):
-        rng = np.random.default_rng(seed)
-        skewed = rng.exponential(size=(800, 6)) @ rng.normal(size=(6, 6))
-        assert facets_that_add_up(skewed) is None, seed
+    rng = np.random.default_rng(seed)
+    skewed = rng.exponential(size=(800, 6)) @ rng.normal(size=(6, 6))
+    assert facets_that_add_up(skewed) is None
 
 
-def test_there_may_be_one_facet_or_none() -> None:
-    """Of three draws each; a rule that called chance a facet half the time would pass once in 8."""
+@DRAWS
+def test_there_may_be_one_facet(seed: int) -> None:
+    x, labels = drawn(300, (3,), seed)
+    found = facets_that_add_up(x)
+    assert found is not None
+    assert found.numbers == [3]
+    assert agreement(found.labels(x), labels)[0] > 0.9
+
+
+def test_there_may_be_none() -> None:
+    """Of three draws; a rule that called chance a facet half the time would pass once in 8."""
     for seed in range(3):
-        x, labels = drawn(300, (3,), seed)
-        found = facets_that_add_up(x)
-        assert found is not None
-        assert found.numbers == [3], seed
-        assert agreement(found.labels(x), labels)[0] > 0.9
         assert facets_that_add_up(drawn(300, (3,), seed, size=0.0)[0]) is None, seed
     assert facets_that_add_up(np.ones((100, 3))) is None
     assert facets_that_add_up(np.random.default_rng(0).normal(size=(50, 3))) is None, "few rows"
