@@ -254,8 +254,9 @@ class CountsReader(Reader):
             if self.sparse and len(wrong := values[(values < 0) | (values != np.floor(values))]):
                 raise ValueError(
                     f"x has values such as {wrong[0]:.4g}, but {type(likelihood).__name__} needs "
-                    "counts, 0, 1, 2 and so on: give X.toarray(), whose columns are read as "
-                    "numbers, or of many columns TruncatedSVD(30).fit_transform(X)"
+                    "counts, 0, 1, 2 and so on: give those that X was made of (CountVectorizer's), "
+                    "X.toarray(), whose columns are read as numbers, or of many columns "
+                    "TruncatedSVD(30).fit_transform(X)"
                 )
             likelihood.check_sparse(sparse_rows(X if issparse(X) else csr_array(X)))
         except ValueError as error:

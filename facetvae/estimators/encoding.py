@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import ortho_group
+from scipy.stats import ortho_group, spearmanr
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
@@ -28,8 +28,10 @@ TINY = 2.0**-20
 # Fewest columns of a picture, and the least share of them that reach the largest value.
 FEWEST_PIXELS, BRIGHT = 16, 0.1
 # Of principal components: the fewest, the correlation that rounding leaves, how many times the last
-# variance the first one is, and share of it below which one is rounding.
-FEWEST_PRINCIPAL, UNCORRELATED, FALLING, SMALL = 3, 1e-4, 2.0, 1e-10
+# variance the first one is, and share of it below which one is rounding; the rank correlation of
+# place and variance. Of so many, correlations by chance, in standard errors.
+FEWEST_PRINCIPAL, UNCORRELATED, FALLING, SMALL, IN_ORDER = 3, 1e-4, 2.0, 1e-10, -0.9
+SEVERAL, BY_CHANCE = 6, 5.0
 # The brightest value of pictures of 8 bits is hardly below it.
 DIM = 64
 # Of values within bounds that all columns have in common.
@@ -258,21 +260,28 @@ def _moments(summary: _Summary, axis: int | None) -> tuple[np.ndarray, ...]:
 
 
 def are_principal(X: np.ndarray) -> bool:
-    """Whether columns ``[N, D]`` are principal components: of falling variance, and uncorrelated
-    but for rounding.
+    """Whether columns ``[N, D]`` are principal components of these rows or of others beside them,
+    or coordinates along singular vectors: of falling size, and uncorrelated about their mean or
+    about 0, of few columns but for rounding, of more but for chance.
     """
     origin = X[:1].astype(float)
     loc = sum((X[rows] - origin).sum(0) for rows in parts(len(X))) / len(X) + origin
-    variance = sum(((X[rows] - loc) ** 2).sum(0) for rows in parts(len(X))) / len(X)
-    own = variance > SMALL * variance.max()
-    kept = variance[own]
-    if not FEWEST_PRINCIPAL <= len(kept) < len(X) or (np.diff(kept) >= 0).any():
+    return _are_orthogonal(X, loc) or _are_orthogonal(X, np.zeros_like(loc))
+
+
+def _are_orthogonal(X: np.ndarray, origin: np.ndarray) -> bool:
+    """Whether columns less ``origin`` ``[1, D]`` are of falling size, and orthogonal."""
+    size = sum(((X[rows] - origin) ** 2).sum(0) for rows in parts(len(X))) / len(X)
+    own = size > SMALL * size.max()
+    kept = size[own]
+    if not FEWEST_PRINCIPAL <= len(kept) < len(X) or kept[0] < FALLING * kept[-1]:
         return False
-    if kept[0] < FALLING * kept[-1]:
+    if spearmanr(np.arange(len(kept)), kept).statistic >= IN_ORDER:
         return False
-    unit = (((X[rows] - loc)[:, own] / np.sqrt(kept)) for rows in parts(len(X)))
-    correlations = sum(part.T @ part for part in unit) / len(X) - np.eye(len(kept))
-    return bool(np.abs(correlations).max() < UNCORRELATED)
+    unit = (((X[rows] - origin)[:, own] / np.sqrt(kept)) for rows in parts(len(X)))
+    cosines = sum(part.T @ part for part in unit) / len(X) - np.eye(len(kept))
+    chance = BY_CHANCE / np.sqrt(len(X)) if len(kept) >= SEVERAL else UNCORRELATED
+    return bool(np.abs(cosines).max() < chance)
 
 
 def _shifted(X: np.ndarray, exponent: np.ndarray | int) -> np.ndarray:

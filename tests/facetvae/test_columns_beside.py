@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.sparse import csr_array, hstack
-from sklearn.decomposition import PCA
+from sklearn.decomposition import PCA, TruncatedSVD
 from sklearn.metrics import normalized_mutual_info_score as nmi
 
 from facetvae.estimators import MultiFacetClustering
@@ -57,6 +57,14 @@ def hour(x: np.ndarray) -> np.ndarray:
 
 def principal_components(x: np.ndarray) -> np.ndarray:
     return PCA().fit_transform(x)
+
+
+def of_other_rows(x: np.ndarray) -> np.ndarray:
+    return PCA().fit(x[:800]).transform(x)
+
+
+def singular(x: np.ndarray) -> np.ndarray:
+    return TruncatedSVD(60, random_state=0).fit_transform(x - x.min(0))
 
 
 @pytest.mark.slow(10)
@@ -108,10 +116,27 @@ def test_principal_components_are_told_by_their_correlations() -> None:
     assert are_principal(pca.transform(x))
     assert are_principal(pca.transform(x)[:, :4].astype(np.float32))
     assert are_principal(np.column_stack([PCA(4).fit_transform(x), np.ones(300)]))
+    assert are_principal(pca.transform(x)[:200])
+    y = np.exp(x / x.std(0))
+    assert are_principal(y @ np.linalg.svd(y, full_matrices=False)[2].T)
     assert not are_principal(x)
     assert not are_principal(pca.transform(x)[:, ::-1])
-    assert not are_principal(pca.transform(x)[:200])
+    assert not are_principal(pca.transform(x)[:200, :5]), "few may be uncorrelated by chance"
     assert not are_principal(PCA(whiten=True).fit_transform(x))
+    assert not are_principal(rng.normal(size=(300, 8)) * [2, 1, 4, 3, 1, 5, 2, 3])
+    falling = rng.normal(size=(300, 8)) * np.arange(9, 1, -1)
+    assert not are_principal(falling + 3 * rng.normal(size=(300, 1)))
+
+
+@pytest.mark.parametrize("change", [of_other_rows, singular])
+def test_components_of_other_rows_and_singular_vectors_lose_no_grouping(
+    change: Callable[[np.ndarray], np.ndarray],
+) -> None:
+    """Of columns of equal weight, among 120 or 60 such, not one would be found."""
+    drawn = labelings(1000, [5, 4], dims=[2, 3], width=120, separation=4, seed=53)
+    found = MultiFacetClustering(network="linear", random_state=0).fit(change(drawn.x))
+    for label in drawn.labels:
+        assert max(nmi(label, own) for own in found.labels_.T) > 0.5
 
 
 def test_principal_components_are_encoded_without_a_loss() -> None:
