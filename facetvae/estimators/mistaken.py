@@ -19,6 +19,8 @@ BY_MISTAKE, SHARE_OF_MISSING, FEWEST_OTHERS = 2, 0.01, 10
 MAX_ROWS = 2000
 # Fewest columns of counts, most of which are 0.
 FEWEST_COUNTS = 32
+# Difference of the sums of rows of shares, as a share of these.
+ROUNDED = 1e-3
 
 
 def warn_of_ids(columns: Iterable[Given]) -> None:
@@ -57,6 +59,19 @@ def warn_of_counts(X: np.ndarray) -> None:
         warnings.warn(
             "X holds whole numbers that are mostly 0, as counts of words or genes are, and is read "
             "as real numbers: if they are counts, give scipy.sparse.csr_array(X)",
+            stacklevel=6,
+        )
+
+
+def warn_of_shares(X: np.ndarray) -> None:
+    """Warn of positive numbers ``[N, D]`` whose sum is the same in all rows: one share of a whole
+    moves all others.
+    """
+    total = X.sum(1)
+    if X.shape[1] > 2 and (X > 0).all() and np.ptp(total) <= ROUNDED * total.min():
+        warnings.warn(
+            "the rows of X have the same sum, as shares of a whole have, which hides groupings: "
+            "give log-ratios, np.log(X) - np.log(X).mean(1, keepdims=True)",
             stacklevel=6,
         )
 

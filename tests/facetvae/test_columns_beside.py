@@ -184,6 +184,16 @@ def test_a_dense_array_of_counts_is_warned_of() -> None:
     MultiFacetClustering(epochs=1, random_state=0).fit(answers)  # each column by its kind
 
 
+@pytest.mark.parametrize("whole", [1, 100])
+def test_shares_of_a_whole_are_warned_of(whole: int) -> None:
+    x = np.random.default_rng(0).lognormal(size=(60, 6))
+    shares = whole * x / x.sum(1, keepdims=True)
+    with pytest.warns(UserWarning, match="give log-ratios"):
+        MultiFacetClustering(epochs=1, random_state=0).fit(shares)
+    for other in (np.log(shares) - np.log(shares).mean(1, keepdims=True), shares[:, :5]):
+        MultiFacetClustering(epochs=1, random_state=0).fit(other)
+
+
 def test_a_word_in_every_row_moves_no_other() -> None:
     """Whose numbers are as they were without it; and both groupings are found, where there was
     none.
