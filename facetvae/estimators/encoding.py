@@ -262,26 +262,38 @@ def _moments(summary: _Summary, axis: int | None) -> tuple[np.ndarray, ...]:
 def are_principal(X: np.ndarray) -> bool:
     """Whether columns ``[N, D]`` are principal components of these rows or of others beside them,
     or coordinates along singular vectors: of falling size, and uncorrelated about their mean or
-    about 0, of few columns but for rounding, of more but for chance.
+    about 0, of few columns but for rounding, of more but for chance. Warns of whitened ones.
     """
-    origin = X[:1].astype(float)
-    loc = sum((X[rows] - origin).sum(0) for rows in parts(len(X))) / len(X) + origin
-    return _are_orthogonal(X, loc) or _are_orthogonal(X, np.zeros_like(loc))
+    first = X[:1].astype(float)
+    loc = sum((X[rows] - first).sum(0) for rows in parts(len(X))) / len(X) + first
+    for origin in (loc, np.zeros_like(loc)):
+        size, cosine = _sizes_and_cosine(X, origin)
+        if not FEWEST_PRINCIPAL <= len(size) < len(X):
+            return False
+        few = len(size) < SEVERAL
+        if size[0] >= FALLING * size[-1] and spearmanr(np.arange(len(size)), size)[0] < IN_ORDER:
+            if cosine < (UNCORRELATED if few else BY_CHANCE / np.sqrt(len(X))):
+                return True
+        elif not few and cosine < UNCORRELATED and np.ptp(size) < UNCORRELATED * size.max():
+            warnings.warn(
+                "the columns of X are uncorrelated and of the same variance, as whitened principal "
+                "components are, of which none tells that it counts more than others: give them "
+                "without whiten=True, and do not scale them",
+                stacklevel=8,
+            )
+            return False
+    return False
 
 
-def _are_orthogonal(X: np.ndarray, origin: np.ndarray) -> bool:
-    """Whether columns less ``origin`` ``[1, D]`` are of falling size, and orthogonal."""
+def _sizes_and_cosine(X: np.ndarray, origin: np.ndarray) -> tuple[np.ndarray, float]:
+    """Mean squares of the columns less ``origin`` ``[1, D]`` that vary, and the largest absolute
+    cosine of two of them.
+    """
     size = sum(((X[rows] - origin) ** 2).sum(0) for rows in parts(len(X))) / len(X)
     own = size > SMALL * size.max()
-    kept = size[own]
-    if not FEWEST_PRINCIPAL <= len(kept) < len(X) or kept[0] < FALLING * kept[-1]:
-        return False
-    if spearmanr(np.arange(len(kept)), kept).statistic >= IN_ORDER:
-        return False
-    unit = (((X[rows] - origin)[:, own] / np.sqrt(kept)) for rows in parts(len(X)))
-    cosines = sum(part.T @ part for part in unit) / len(X) - np.eye(len(kept))
-    chance = BY_CHANCE / np.sqrt(len(X)) if len(kept) >= SEVERAL else UNCORRELATED
-    return bool(np.abs(cosines).max() < chance)
+    unit = (((X[rows] - origin)[:, own] / np.sqrt(size[own])) for rows in parts(len(X)))
+    cosines = sum(part.T @ part for part in unit) / len(X) - np.eye(own.sum())
+    return size[own], float(np.abs(cosines).max(initial=0))
 
 
 def _shifted(X: np.ndarray, exponent: np.ndarray | int) -> np.ndarray:

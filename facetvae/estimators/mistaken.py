@@ -13,8 +13,9 @@ from ppl_models.given.frames import Given, Kind
 
 # Whole numbers of so many rows that all differ are ids if chance would make so many pairs equal.
 FEWEST_IDS, PAIRS_OF_IDS = 100, 20
-# Rows, and share of them, beyond which a number may stand for a missing one, and others' fewest.
-BY_MISTAKE, SHARE_OF_MISSING, FEWEST_OTHERS = 2, 0.01, 10
+# Rows, and share of them, beyond which a number may stand for a missing one; of the others the
+# fewest numbers, and the least share of rows, as words' counts are mostly 0.
+BY_MISTAKE, SHARE_OF_MISSING, FEWEST_OTHERS, SHARE_OF_OTHERS = 2, 0.01, 10, 0.1
 # Most rows that are looked at.
 MAX_ROWS = 2000
 # Fewest columns of counts, most of which are 0.
@@ -85,6 +86,7 @@ def code_of_missing(values: np.ndarray) -> float | None:
         others = there[there != code]
         often = len(there) - len(others) > max(BY_MISTAKE, SHARE_OF_MISSING * len(values))
         numbers = len(np.unique(others)) > FEWEST_OTHERS
+        numbers = numbers and len(others) > SHARE_OF_OTHERS * len(values)
         if often and numbers and np.abs(others - code).min() > np.ptp(others):
             return float(code)
     return None

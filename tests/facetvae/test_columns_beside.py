@@ -122,7 +122,8 @@ def test_principal_components_are_told_by_their_correlations() -> None:
     assert not are_principal(x)
     assert not are_principal(pca.transform(x)[:, ::-1])
     assert not are_principal(pca.transform(x)[:200, :5]), "few may be uncorrelated by chance"
-    assert not are_principal(PCA(whiten=True).fit_transform(x))
+    with pytest.warns(UserWarning, match="as whitened principal components are"):
+        assert not are_principal(PCA(whiten=True).fit_transform(x))
     assert not are_principal(rng.normal(size=(300, 8)) * [2, 1, 4, 3, 1, 5, 2, 3])
     falling = rng.normal(size=(300, 8)) * np.arange(9, 1, -1)
     assert not are_principal(falling + 3 * rng.normal(size=(300, 1)))
@@ -158,9 +159,9 @@ def test_levels_are_two_values_or_a_few_with_one_in_most_rows() -> None:
 
 def test_a_number_far_from_all_others_is_a_code() -> None:
     rng = np.random.default_rng(0)
-    x = np.column_stack([rng.normal(size=(200, 3)), rng.integers(2, size=200)])
-    x[:3, 0], x[:50, 1], x[:2, 2] = -999, 99, 1e6
-    assert [code_of_missing(column) for column in x.T] == [-999, 99, None, None]
+    x = np.column_stack([rng.normal(size=(200, 4)), rng.integers(2, size=200)])
+    x[:3, 0], x[:50, 1], x[:2, 2], x[:185, 3] = -999, 99, 1e6, -9
+    assert [code_of_missing(column) for column in x.T] == [-999, 99, None, None, None]
 
 
 def test_codes_of_missing_values_are_warned_of() -> None:
