@@ -279,7 +279,7 @@ def are_principal(X: np.ndarray) -> bool:
                 "the columns of X are uncorrelated and of the same variance, as whitened principal "
                 "components are, of which none tells that it counts more than others: give them "
                 "without whiten=True, and do not scale them",
-                stacklevel=8,
+                stacklevel=9,
             )
             return False
     return False
