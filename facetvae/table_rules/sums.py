@@ -33,6 +33,8 @@ MAX_ROWS, MOST_WORK, LEAST_ROWS = 5000, 10_000_000, 1000
 MOST_FACETS, FACETS = 3, 2
 # Most clusters of the first facet and of each further one; fewest rows for each.
 MOST, MOST_FURTHER, FEWEST = 12, 8, 15
+# Clusters of a first facet beside which others show where more are combinations of both.
+FEW = 6
 # Mean adjusted Rand index between fits from which on clusters are stable, and by which others are
 # steadier; pairs of halves, and starts, that are compared; fits of k-means in each.
 STABLE, STEADIER, HALVES, STARTS, FITS = 0.75, 0.05, 5, 5, 10
@@ -270,10 +272,10 @@ def facets_that_add_up(
     The first facet is a mixture of normals with one covariance, or with one each, by which makes
     new rows likelier; its number of clusters has the lowest BIC. Two clusters in what those with a
     covariance each leave tell whether that is a facet, which moves rows alike in all of them. If
-    not, and with one covariance, further ones are looked for in what twelve fine clusters leave, so
-    that what a cluster consists of is not taken for a facet, and then beside the first facet. Each
-    gets the number of clusters that is wanted, beside the others: in the order of facets that is
-    likeliest, or, if none is given, the first that is found is the last.
+    not, and with one covariance, further ones are looked for in what the first facet leaves, and in
+    what fewer clusters and more do: these may be combinations of two facets, and those consist of
+    parts that are no facet. Each gets the number of clusters that is wanted, beside the others, in
+    the order that is likeliest; if none is given, the first facet that is found is the last.
 
     :param x: ``[N, D]``, in proportions that k-means can see.
     :param numbers: of each facet's clusters, ``None`` where it is to be found; ``None`` for at most
@@ -294,17 +296,20 @@ def facets_that_add_up(
         return None
     found = _sum_of(rows, label)
     grid = grid_of(found.means[0] @ found.whitening, seed) if len(wanted) > 1 else None
-    if grid is not None:  # clusters that are all combinations of two groupings are two facets
-        parts = [part[label] for part in grid]
-        found = _fitted(rows, parts, [1 + part.max() for part in parts])
-        found = _beside(rows, [found], len(wanted), seed, surely)
-        return _in_likeliest_order(rows, found, wanted, seed)
     fine = _fitted(rows, [tied[-1].label], [len(tied)])
-    if each_own and clear:
+    if grid is None and each_own and clear:
         return _in_own_noise(rows, own, fine, wanted, seed, surely)
-    whole = _fitted(rows, [alike.label], [1 + alike.label.max()])
-    found = _beside(rows, [fine, whole], len(wanted), seed, surely)
-    stable = _stable(rows, 1 + alike.label.max(), seed)
+    some = dict.fromkeys([alike, tied[min(FEW, len(tied)) - 1], tied[-1]])
+    bases = [_fitted(rows, [each.label], [1 + each.label.max()]) for each in some]
+    if grid is not None:  # clusters that are all combinations of two groupings may be two facets
+        parts = [part[label] for part in grid]
+        bases.append(_fitted(rows, parts, [1 + part.max() for part in parts]))
+    found = _beside(rows, bases, len(wanted), seed, surely)
+    if len(found.numbers) == 1:
+        found = bases[0]
+    others = zip(found.means[1:], found.labels(rows)[1:], strict=True)
+    left = rows - sum(means[own] for means, own in others)
+    stable = _stable(left, found.numbers[0], seed)
     found = _resized(rows, found, [stable, *found.numbers[1:]], seed)
     return _in_likeliest_order(rows, found, wanted, seed)
 
@@ -483,20 +488,22 @@ def agreeing(
 def _beside(
     x: np.ndarray, bases: Sequence[FacetSum], number: int, seed: int, surely: bool
 ) -> FacetSum:
-    """With so many facets, from the first base beside which each is independent, and makes rows
-    likelier if it is to do so surely; else with fewer, or with any two clusters more.
+    """With so many facets, or as many as can be, each of them independent and, if surely, likelier
+    than without it beside any base; of all bases the one with the lowest BIC in the end. If not
+    surely, any two clusters more take the place of those that are missing.
     """
-    best = bases[-1]
+    each = []
     for found in bases:
+        alike = [own for own in bases if len(own.numbers) == len(found.numbers)]
+        before = min(alike, key=lambda own: own.bic(x))
         while len(found.numbers) < number and (more := _further(x, found, seed)):
-            gain = more.log_density(x) - found.log_density(x)
-            price = (more.free - found.free) * np.log(len(x)) / 2
+            gain = more.log_density(x) - before.log_density(x)
+            price = (more.free - before.free) * np.log(len(x)) / 2
             if surely and not _is_likelier(gain, price):
                 break
-            found = more
-        best = max(best, found, key=lambda own: len(own.numbers))
-        if len(best.numbers) == number:
-            break
+            found = before = more
+        each.append(found)
+    best = max(each, key=lambda own: (len(own.numbers), -own.bic(x)))
     while not surely and len(best.numbers) < number:
         best = _likeliest(_starts(x, [2], seed, best), x)
     return best
