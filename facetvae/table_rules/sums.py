@@ -296,17 +296,19 @@ def facets_that_add_up(
         return None
     found = _sum_of(rows, label)
     grid = grid_of(found.means[0] @ found.whitening, seed) if len(wanted) > 1 else None
-    fine = _fitted(rows, [tied[-1].label], [len(tied)])
-    if grid is None and each_own and clear:
-        return _in_own_noise(rows, own, fine, wanted, seed, surely)
-    some = dict.fromkeys([alike, tied[min(FEW, len(tied)) - 1], tied[-1]])
-    bases = [_fitted(rows, [each.label], [1 + each.label.max()]) for each in some]
+    grids, how = [], (len(wanted), seed, surely)
     if grid is not None:  # clusters that are all combinations of two groupings may be two facets
         parts = [part[label] for part in grid]
-        bases.append(_fitted(rows, parts, [1 + part.max() for part in parts]))
-    found = _beside(rows, bases, len(wanted), seed, surely)
-    if len(found.numbers) == 1:
-        found = bases[0]
+        grids.append(_fitted(rows, parts, [1 + part.max() for part in parts]))
+    if each_own and clear and grids:
+        found = _filled(rows, _beside(rows, grids, *how), *how)
+        return _in_likeliest_order(rows, found, wanted, seed)
+    some = dict.fromkeys([alike, tied[min(FEW, len(tied)) - 1], tied[-1]])
+    bases = {each: _fitted(rows, [each.label], [1 + each.label.max()]) for each in some}
+    if each_own and clear:
+        return _in_own_noise(rows, own, bases[tied[-1]], wanted, seed, surely)
+    found = _beside(rows, [*bases.values(), *grids], *how)
+    found = _filled(rows, found if len(found.numbers) > 1 else bases[alike], *how)
     others = zip(found.means[1:], found.labels(rows)[1:], strict=True)
     left = rows - sum(means[own] for means, own in others)
     stable = _stable(left, found.numbers[0], seed)
@@ -397,7 +399,11 @@ def _in_own_noise(
         there = not surely or _are_two(left, seed)
         others = [_clusters_in(left, rest[0], seed)] if there else []
     else:
-        found = _beside(x, [fine, _sum_of(x, first)], len(wanted), seed, surely)
+        how = len(wanted), seed, surely
+        found = _beside(x, [fine], *how)
+        if len(found.numbers) < len(wanted):
+            found = _beside(x, [_sum_of(x, first)], *how)
+        found = _filled(x, found, *how)
         others = _in_likeliest_order(x, found, [None, *rest], seed, fixed=1).labels(x)[1:]
     labels = [*others[:place], first, *others[place:]]
     return _sum_of(x, *labels, wanted=wanted if len(labels) == len(wanted) else ())
@@ -489,8 +495,7 @@ def _beside(
     x: np.ndarray, bases: Sequence[FacetSum], number: int, seed: int, surely: bool
 ) -> FacetSum:
     """With so many facets, or as many as can be, each of them independent and, if surely, likelier
-    than without it beside any base; of all bases the one with the lowest BIC in the end. If not
-    surely, any two clusters more take the place of those that are missing.
+    than without it beside any base; of all bases the one with the lowest BIC in the end.
     """
     each = []
     for found in bases:
@@ -503,10 +508,14 @@ def _beside(
                 break
             found = before = more
         each.append(found)
-    best = max(each, key=lambda own: (len(own.numbers), -own.bic(x)))
-    while not surely and len(best.numbers) < number:
-        best = _likeliest(_starts(x, [2], seed, best), x)
-    return best
+    return max(each, key=lambda own: (len(own.numbers), -own.bic(x)))
+
+
+def _filled(x: np.ndarray, found: FacetSum, number: int, seed: int, surely: bool) -> FacetSum:
+    """With any two clusters for each facet that is missing, unless there need not be so many."""
+    while not surely and len(found.numbers) < number:
+        found = _likeliest(_starts(x, [2], seed, found), x)
+    return found
 
 
 def _resized(x: np.ndarray, found: FacetSum, numbers: Sequence[int], seed: int) -> FacetSum:
