@@ -23,7 +23,12 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from facetvae.estimators.arrays import Reader, View, real_numbers
 from facetvae.estimators.defaults import FADE, Lengths, default_batch_size, default_dims
 from facetvae.estimators.encoding import Encoding, EncodingModule, representable
-from facetvae.estimators.mistaken import warn_of_codes, warn_of_counts, warn_of_shares
+from facetvae.estimators.mistaken import (
+    warn_of_codes,
+    warn_of_counts,
+    warn_of_shares,
+    warn_of_whitened,
+)
 from facetvae.estimators.training import bound
 from facetvae.table_rules.outliers import has_all_variance
 from facetvae.table_rules.rows import has_missing, in_parts, is_missing, parts
@@ -176,6 +181,8 @@ class FacetEstimator(BaseEstimator):
             warn_of_codes(X, getattr(self, "feature_names_in_", None))
         if self.encoding_.of_real_columns:
             warn_of_counts(X)
+            if not (self.encoding_.missing or np.any(self.encoding_.exponent)):
+                warn_of_whitened(X)
         if X.ndim == 2 and self.encoding_.values in ("real", "unit interval"):
             warn_of_shares(X)
         return self.encoding_.encode(X)

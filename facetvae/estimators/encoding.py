@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import log
 from typing import Any
@@ -262,38 +262,49 @@ def _moments(summary: _Summary, axis: int | None) -> tuple[np.ndarray, ...]:
 def are_principal(X: np.ndarray) -> bool:
     """Whether columns ``[N, D]`` are principal components of these rows or of others beside them,
     or coordinates along singular vectors: of falling size, and uncorrelated about their mean or
-    about 0, of few columns but for rounding, of more but for chance. Warns of whitened ones.
+    about 0, of few columns but for rounding, of more but for chance.
     """
+    loc = _mean(X)
+    return any(_are_orthogonal(X, each, _fall, BY_CHANCE) for each in (loc, np.zeros_like(loc)))
+
+
+def are_whitened(X: np.ndarray) -> bool:
+    """Whether six columns ``[N, D]`` or more are uncorrelated and of the same variance, but for
+    rounding.
+    """
+    return _are_orthogonal(X, _mean(X), _are_alike)
+
+
+def _mean(X: np.ndarray) -> np.ndarray:
     first = X[:1].astype(float)
-    loc = sum((X[rows] - first).sum(0) for rows in parts(len(X))) / len(X) + first
-    for origin in (loc, np.zeros_like(loc)):
-        size, cosine = _sizes_and_cosine(X, origin)
-        if not FEWEST_PRINCIPAL <= len(size) < len(X):
-            return False
-        few = len(size) < SEVERAL
-        if size[0] >= FALLING * size[-1] and spearmanr(np.arange(len(size)), size)[0] < IN_ORDER:
-            if cosine < (UNCORRELATED if few else BY_CHANCE / np.sqrt(len(X))):
-                return True
-        elif not few and cosine < UNCORRELATED and np.ptp(size) < UNCORRELATED * size.max():
-            warnings.warn(
-                "the columns of X are uncorrelated and of the same variance, as whitened principal "
-                "components are, of which none tells that it counts more than others: give them "
-                "without whiten=True, and do not scale them",
-                stacklevel=9,
-            )
-            return False
-    return False
+    return sum((X[rows] - first).sum(0) for rows in parts(len(X))) / len(X) + first
 
 
-def _sizes_and_cosine(X: np.ndarray, origin: np.ndarray) -> tuple[np.ndarray, float]:
-    """Mean squares of the columns less ``origin`` ``[1, D]`` that vary, and the largest absolute
-    cosine of two of them.
+def _fall(size: np.ndarray) -> bool:
+    """Whether so many fall from the first to the last, hardly one out of order."""
+    if len(size) < FEWEST_PRINCIPAL or size[0] < FALLING * size[-1]:
+        return False
+    return bool(spearmanr(np.arange(len(size)), size)[0] < IN_ORDER)
+
+
+def _are_alike(size: np.ndarray) -> bool:
+    return len(size) >= SEVERAL and bool(np.ptp(size) < UNCORRELATED * size.max())
+
+
+def _are_orthogonal(
+    X: np.ndarray, origin: np.ndarray, suit: Callable[[np.ndarray], bool], errors: float = 0.0
+) -> bool:
+    """Whether those columns less ``origin`` ``[1, D]`` that vary have mean squares that suit, and
+    no cosine beyond rounding, or of several beyond so many standard errors.
     """
     size = sum(((X[rows] - origin) ** 2).sum(0) for rows in parts(len(X))) / len(X)
     own = size > SMALL * size.max()
+    if own.sum() >= len(X) or not suit(size[own]):
+        return False
     unit = (((X[rows] - origin)[:, own] / np.sqrt(size[own])) for rows in parts(len(X)))
     cosines = sum(part.T @ part for part in unit) / len(X) - np.eye(own.sum())
-    return size[own], float(np.abs(cosines).max(initial=0))
+    chance = errors / np.sqrt(len(X)) if own.sum() >= SEVERAL else 0.0
+    return bool(np.abs(cosines).max() < max(UNCORRELATED, chance))
 
 
 def _shifted(X: np.ndarray, exponent: np.ndarray | int) -> np.ndarray:

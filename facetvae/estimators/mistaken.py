@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from facetvae.estimators.encoding import are_whitened
 from facetvae.table_rules.rows import some_rows
 from ppl_models.given.frames import Given, Kind
 
@@ -68,11 +69,25 @@ def warn_of_shares(X: np.ndarray) -> None:
     """Warn of positive numbers ``[N, D]`` whose sum is the same in all rows: one share of a whole
     moves all others.
     """
-    total = X.sum(1)
-    if X.shape[1] > 2 and (X > 0).all() and np.ptp(total) <= ROUNDED * total.min():
+    rows = some_rows(X, most=MAX_ROWS).astype(float)
+    if X.shape[1] < 3 or not (rows > 0).all():
+        return
+    total = (rows / rows.max()).sum(1)
+    if np.ptp(total) <= ROUNDED * total.min():
         warnings.warn(
             "the rows of X have the same sum, as shares of a whole have, which hides groupings: "
             "give log-ratios, np.log(X) - np.log(X).mean(1, keepdims=True)",
+            stacklevel=6,
+        )
+
+
+def warn_of_whitened(X: np.ndarray) -> None:
+    """Warn of complete columns ``[N, D]`` none of which tells that it counts more than others."""
+    if are_whitened(X):
+        warnings.warn(
+            "the columns of X are uncorrelated and of the same variance, as whitened principal "
+            "components are, in which noise counts as much as groupings: give them without "
+            "whiten=True, and do not scale them",
             stacklevel=6,
         )
 
@@ -86,8 +101,8 @@ def code_of_missing(values: np.ndarray) -> float | None:
         others = there[there != code]
         often = len(there) - len(others) > max(BY_MISTAKE, SHARE_OF_MISSING * len(values))
         numbers = len(np.unique(others)) > FEWEST_OTHERS
-        numbers = numbers and len(others) > SHARE_OF_OTHERS * len(values)
-        if often and numbers and np.abs(others - code).min() > np.ptp(others):
+        usual = numbers and len(others) > SHARE_OF_OTHERS * len(values)
+        if often and usual and np.abs(others - code).min() > np.ptp(others):
             return float(code)
     return None
 

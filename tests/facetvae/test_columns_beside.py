@@ -122,8 +122,7 @@ def test_principal_components_are_told_by_their_correlations() -> None:
     assert not are_principal(x)
     assert not are_principal(pca.transform(x)[:, ::-1])
     assert not are_principal(pca.transform(x)[:200, :5]), "few may be uncorrelated by chance"
-    with pytest.warns(UserWarning, match="as whitened principal components are"):
-        assert not are_principal(PCA(whiten=True).fit_transform(x))
+    assert not are_principal(PCA(whiten=True).fit_transform(x))
     assert not are_principal(rng.normal(size=(300, 8)) * [2, 1, 4, 3, 1, 5, 2, 3])
     falling = rng.normal(size=(300, 8)) * np.arange(9, 1, -1)
     assert not are_principal(falling + 3 * rng.normal(size=(300, 1)))
@@ -183,6 +182,14 @@ def test_a_dense_array_of_counts_is_warned_of() -> None:
         MultiFacetClustering(epochs=1, random_state=0).fit(x)
     answers = pd.DataFrame(x.clip(0, 2)[:, :32]).rename(columns=str).assign(city=list("ab") * 100)
     MultiFacetClustering(epochs=1, random_state=0).fit(answers)  # each column by its kind
+
+
+def test_whitened_components_are_warned_of() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(100, 6)) @ rng.normal(size=(6, 6))
+    with pytest.warns(UserWarning, match="as whitened principal components are"):
+        MultiFacetClustering(epochs=1, random_state=0).fit(PCA(whiten=True).fit_transform(x))
+    MultiFacetClustering(epochs=1, random_state=0).fit((x - x.mean(0)) / x.std(0))
 
 
 @pytest.mark.parametrize("whole", [1, 100])
