@@ -135,11 +135,15 @@ class Statistics:
         return np.concatenate(parts, 1)
 
     def cut(self, d: int) -> np.ndarray:
-        """A column as indicators of its categories, or of as many parts of its numbers."""
+        """A column as indicators of its categories, or of parts of its numbers: fifths, and, of the
+        first and last, tails for small clusters, of two of which a row has both by chance.
+        """
         if self.levels[d]:
             return self._indicators(d)
         own = self.values[:, d]
-        at = np.unique(np.nanquantile(own, np.linspace(0, 1, BINS + 1)[1:-1]))
+        tail = min(1 / BINS, len(own) ** -0.5)
+        cuts = [tail, *np.linspace(0, 1, BINS + 1)[1:-1], 1 - tail]
+        at = np.unique(np.nanquantile(own, cuts))
         part = np.where(np.isnan(own), -1, np.searchsorted(at, own))
         return part[:, None] == np.arange(len(at) + 1)
 
