@@ -94,7 +94,7 @@ def test_sets_of_columns_are_found(gaps: float) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_small_clusters_are_found(seed: int) -> None:
     """Of one row in fifty, three deviations from the others in each of four columns beside four of
-    another grouping: cut in fifths, hardly any two of these depend on each other (missed in nine of
+    another grouping: cut in fifths alone, too few of these depend on each other (missed in all of
     twelve such sets).
     """
     rng = np.random.default_rng(seed)
