@@ -132,8 +132,7 @@ def probe_accuracy(
     """
     _check_latents(train_z, train_labels)
     _check_latents(test_z, test_labels, np.shape(train_z)[1])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         classifier = MLPClassifier(random_state=seed).fit(train_z, train_labels)
     return float(classifier.score(test_z, test_labels))
 

@@ -480,7 +480,6 @@ def test_the_script_draws_them(tmp_path: Any) -> None:
     pytest.importorskip("graphviz")
     script = graphs()
     assert set(script.cases()) == set(GRAPHS)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         script.draw("mfcvae", tmp_path)
     assert "<svg" in (tmp_path / "mfcvae.svg").read_text()

@@ -579,8 +579,7 @@ def _with_clusters(view: ColumnView, k: int, seed: int = 0) -> ColumnView:
 
 def _clusters_of(z: np.ndarray, k: int, seed: int = 0) -> np.ndarray:
     """By k-means ``[N]``."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # of fewer distinct rows
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):  # of equal rows
         return KMeans(k, n_init=1, max_iter=10, random_state=seed).fit_predict(z)
 
 

@@ -154,9 +154,8 @@ def independent_sources(
     unit = unit * np.sqrt(left.var(0).clip(LEAST_UNTOLD))
     pca = _components(x / unit, dim, seed)
     white = pca.transform(x / unit)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(action="ignore", category=UserWarning):
         # Expected if only normal noise remains, which has no preferred rotation.
-        warnings.simplefilter("ignore", UserWarning)
         _, rotation, sources = picard(
             white.T, ortho=True, extended=True, whiten=False, centering=False, random_state=seed
         )

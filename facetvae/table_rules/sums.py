@@ -223,8 +223,7 @@ def _clusters_beside(x: np.ndarray, means: Sequence[np.ndarray], k: int, seed: i
     for other in means:
         spanned = _spanned(other, x.shape[1])
         left = left - left @ spanned.T @ spanned
-    with warnings.catch_warnings():  # of equal rows
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):  # of equal rows
         return KMeans(k, n_init=FITS, random_state=seed).fit(left).labels_
 
 

@@ -166,8 +166,7 @@ def _by_scikit_learn(
     x = coded.encode(holed)
     loc, unit = np.nanmean(x, 0), np.nanstd(x, 0)
     unit[unit == 0] = 1
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         return coded.decode(loc + unit * imputer.fit_transform((x - loc) / unit))
 
 

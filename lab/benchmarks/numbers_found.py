@@ -120,8 +120,7 @@ def standardized(x: np.ndarray) -> np.ndarray:
 
 
 def clusters(z: np.ndarray, k: int) -> np.ndarray:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         return GaussianMixture(k, n_init=5, random_state=0).fit_predict(z)
 
 

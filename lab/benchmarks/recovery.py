@@ -88,8 +88,7 @@ def of_guide(guide: FacetGuide, rows: Segments) -> dict[str, np.ndarray]:
 
 
 def components(x: np.ndarray) -> np.ndarray:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # not converged: the best that it has
+    with warnings.catch_warnings(action="ignore"):  # not converged: the best that it has
         return FastICA(whiten="unit-variance", random_state=0, max_iter=1000).fit_transform(x)
 
 

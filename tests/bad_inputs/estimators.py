@@ -48,8 +48,7 @@ def table(value: float = 0.0, rows: int = 30) -> np.ndarray:
 @cache
 def estimators() -> dict[type, Any]:
     """Fitted, of each kind."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeadFacetWarning)
+    with warnings.catch_warnings(action="ignore", category=DeadFacetWarning):
         return {kind: estimated(kind, random_state=0) for kind in KINDS}
 
 

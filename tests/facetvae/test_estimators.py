@@ -299,8 +299,7 @@ def test_images_whose_channels_are_last_are_not_taken_in_silence() -> None:
     with pytest.warns(UserWarning, match=r"16 channels and 12 x 3 pixels.*transpose\(0, 3, 1, 2\)"):
         encoding_of(x, None)
     for channels_first in (x.transpose(0, 3, 1, 2), x[:, :3, :, :1]):
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
+        with warnings.catch_warnings(action="error"):
             encoding_of(channels_first, None)
 
 

@@ -88,8 +88,7 @@ def test_what_no_logarithm_is_taken_of_is_told() -> None:
     x = np.exp(rng.normal(size=(300, 3)) + 5 * rng.integers(2, size=(300, 1)))
     found = MultiFacetClustering(random_state=0).fit(x)
     for least, told in ((0.0, True), (-3.0, True), (x.min() / 3, False)):
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
+        with warnings.catch_warnings(record=True, action="always") as said:
             found.predict(np.where(np.arange(3) == 1, least, x[:4]))
         assert any("at or below 0 in the columns [1]" in str(w.message) for w in said) == told
 

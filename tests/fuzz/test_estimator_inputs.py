@@ -148,8 +148,7 @@ def tensors(draw: st.DrawFn) -> torch.Tensor:
         lambda: x > 0,
         lambda: x.T,
     ]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         return draw(st.sampled_from(kinds))()
 
 
@@ -273,8 +272,7 @@ def fitted() -> dict[str, Any]:
     def of(x: Any, **options: Any) -> MultiFacetClustering:
         return MultiFacetClustering(1, n_clusters=2, **short, **options).fit(x)
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         return {
             "facets": facets.fit(x),
             "classifier": SemiSupervisedClassifier(**short).fit(x, y),
@@ -305,8 +303,7 @@ PYRO = "Expected parameter"
 
 def answered(call: Callable[[], Any]) -> Any:
     """What a call returns; None if it refuses clearly."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         for fault in (RuntimeWarning, np.exceptions.ComplexWarning, DeprecationWarning):
             warnings.simplefilter("error", fault)
         result, said = None, ""

@@ -85,8 +85,7 @@ def checkpoints(disk: Path) -> None:
 
     epochs = 2 + len(ROOMS)
     unbroken = fit(epochs, Fill())
-    with warnings.catch_warnings(record=True) as given:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as given:
         runner = fit(epochs, Fill(disk), checkpoints=Checkpoints(folder))
     same(unbroken, runner)
     said = [str(each.message) for each in given if each.category is CheckpointWarning]
@@ -103,8 +102,7 @@ def checkpoints(disk: Path) -> None:
         assert read(folder / name)["runs"][0]["run"]["step"] == int(name.removeprefix("step-"))
 
     make_room(disk)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", CheckpointWarning)
+    with warnings.catch_warnings(action="error", category=CheckpointWarning):
         resumed = fit(epochs, Fill(), checkpoints=Checkpoints(folder, resume=True))
     same(unbroken, resumed)
     assert [path.name for path in Checkpoints(folder, resume=True).written()][
@@ -120,8 +118,7 @@ def resumed_when_full(disk: Path) -> None:
     shutil.rmtree(folder / "step-0000000006")
     fill(disk, 0)
     kept = contents(folder)
-    with warnings.catch_warnings(record=True) as given:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as given:
         again, _, _ = start(two_facets)
         again.fit(x, 2, **SIZES, checkpoints=Checkpoints(folder, resume=True))
     same(runner, again)

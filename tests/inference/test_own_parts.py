@@ -384,8 +384,7 @@ def trained(situation: Callable[[Trial], None], mode: str | None) -> tuple[SVIRu
     situation(trial)
     remove, restore = trial.options.pop("remove", None), trial.options.pop("restore", None)
     try:
-        with warnings.catch_warnings(record=True) as found:
-            warnings.simplefilter("always")
+        with warnings.catch_warnings(record=True, action="always") as found:
             runner = trial.run(mode)
     finally:
         if remove is not None:

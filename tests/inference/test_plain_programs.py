@@ -145,8 +145,7 @@ def test_an_autoguide_is_saved_and_loaded(tmp_path: Path) -> None:
 
 def test_long_calls_are_not_recorded_and_do_not_warn() -> None:
     runner = SVIRunner(*plain_programs(model, guide, X))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         runner.fit(X, 500, batch_size=40, progress=False, log_every=500)
     asked = SVIRunner(runner.model, runner.guide, compile="replay")
     before = pyro.param("belief.loc").item()

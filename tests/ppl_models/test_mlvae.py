@@ -470,8 +470,7 @@ def test_a_content_that_few_draws_pay_for_is_not_dead() -> None:
     x = torch.where(group == 0, -1.0, 1.0)[:, None] + 0.1 * torch.randn(6000, 6)
     guide = GroupedGuide(MLVAE((6,), 1, 1, Normal(0.3), MLP((8,), "tanh", dropout=0)))
     runner = SVIRunner(guide.model, guide, lr=0.02)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as caught:
         runner.fit(x, epochs=60, batch_size=6000, progress=False, group=group)
     assert runner.history[-1]["kl_z_content"] < 0.01
     assert not [w for w in caught if "'content'" in str(w.message)]
