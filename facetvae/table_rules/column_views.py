@@ -135,8 +135,8 @@ class Statistics:
         return np.concatenate(parts, 1)
 
     def cut(self, d: int) -> np.ndarray:
-        """A column as indicators of its categories, or of parts of its numbers: fifths, and, of the
-        first and last, tails for small clusters, of two of which a row has both by chance.
+        """A column as indicators of its categories, or of parts of its numbers: fifths, the outer
+        ones in two, for small clusters; of two such tails one row has both by chance.
         """
         if self.levels[d]:
             return self._indicators(d)
