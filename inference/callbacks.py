@@ -10,7 +10,6 @@ only a run whose callback had the same; of others only the type is compared.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from math import isfinite, isnan
 from pathlib import Path
@@ -22,6 +21,7 @@ from inference.checkpoints.atomic_files import check_folder, write_atomically
 from inference.records import as_line
 from inference.run import Run
 from ppl_models.given.checks import check_count, check_kind, check_path, number
+from ppl_models.warn import warn
 
 FUNCTION: Any = Callable, "a function that is called with the runner"
 # What PyTorch's scheduler remembers beside its settings.
@@ -133,10 +133,7 @@ class JSONLines:
                 write_atomically(self.path, "".join(map(as_line, last)).encode())
                 self.complete = True
         except OSError as error:
-            warnings.warn(
-                f"a record could not be written to {self.path} ({error}); training continues",
-                stacklevel=1,
-            )
+            warn(f"a record could not be written to {self.path} ({error}); training continues")
             self.complete = False
 
     def state_dict(self) -> dict[str, Any]:

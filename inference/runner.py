@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from inspect import isfunction
@@ -32,6 +31,7 @@ from inference.training.loop import DeadFacetWarning, train
 from inference.training.plan import FitPlan, check_callbacks
 from ppl_models.configurable import first_difference, from_config, to_config
 from ppl_models.given.checks import check_kind, check_path
+from ppl_models.warn import warn
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -215,7 +215,7 @@ class SVIRunner(Run):
         }
         if (part := self._changed(config["guide"])) is not None:
             config["changed"] = part
-            warnings.warn(CHANGED.format(part=part), stacklevel=2)
+            warn(CHANGED.format(part=part))
         history = "".join(map(as_line, self.history))
         write_run(folder, config, self.guide.state_dict(), history, card_text(self))
         return folder

@@ -4,7 +4,6 @@ steps; once bound to a run, a function of the step that reads nothing back to th
 
 from __future__ import annotations
 
-import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
@@ -16,6 +15,7 @@ from torch import Tensor
 from ppl_models.base import FacetModel
 from ppl_models.configurable import Options
 from ppl_models.given.checks import check_count, check_counts, number
+from ppl_models.warn import warn
 
 __all__ = [
     "AbruptFadeInWarning",
@@ -214,11 +214,10 @@ class ProgressiveFadeIn(Schedule):
                 length = begins[j + 1] - begins[j]
                 _check_end(self.fade_steps, length, "a facet's fade-in", "its phase")
         if J > 1 and self.fade_steps < 1000:
-            warnings.warn(
+            warn(
                 f"fade_steps={self.fade_steps} is abrupt: facets that fade in within fewer than "
                 "about 1000 steps tend to die; watch their mutual information in the history",
                 AbruptFadeInWarning,
-                stacklevel=2,
             )
         # Shallow to deep; the deepest facet, which is last, is fully in before the first step.
         starts = [*begins[-2:0:-1], -self.fade_steps]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from itertools import count
@@ -28,6 +27,7 @@ from torch.nn.functional import one_hot
 from ppl_models.configurable import Configurable
 from ppl_models.distributions import Component, KnownValue
 from ppl_models.given.checks import check_kind
+from ppl_models.warn import warn
 
 #: Pyro is to sum over all values of a discrete site.
 ENUMERATE = {"enumerate": "parallel"}
@@ -198,11 +198,10 @@ def _name_of(program: nn.Module, store: ParamStoreDict) -> str:
 def _warn_if_loaded(name: str, store: ParamStoreDict) -> None:
     """The values may be meant for the program that asks, and another one has the name."""
     if any(map(_was_loaded, _stored(name, store))):
-        warnings.warn(
+        warn(
             f"the parameter store has loaded values of {name!r}, which another program that still "
             "exists is called: a new one does not get them. Delete the other one first, and what "
-            "refers to it, such as its SVI",
-            stacklevel=2,
+            "refers to it, such as its SVI"
         )
 
 

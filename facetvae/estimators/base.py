@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from facetvae.estimators.arrays import Reader, View, real_numbers
 from facetvae.estimators.defaults import FADE, Lengths, default_batch_size, default_dims
 from facetvae.estimators.encoding import Encoding, EncodingModule, representable
 from facetvae.estimators.mistaken import (
-    warn_of_codes,
+    warn_of_columns,
     warn_of_counts,
     warn_of_shares,
     warn_of_whitened,
@@ -48,6 +47,7 @@ from ppl_models.given.checks import (
 )
 from ppl_models.given.frames import Form, is_frame
 from ppl_models.networks import Architecture
+from ppl_models.warn import warn
 
 #: A random state, as scikit-learn defines it.
 RandomState = int | np.random.RandomState | None
@@ -178,7 +178,7 @@ class FacetEstimator(BaseEstimator):
         elif self.encoding_.of_real_columns and not self._leaves_rows_out:
             _warn_of_variance(X)
         if X.ndim == 2 and self.encoding_.values in ("real", "columns"):
-            warn_of_codes(X, getattr(self, "feature_names_in_", None))
+            warn_of_columns(X, getattr(self, "feature_names_in_", None))
         if self.encoding_.of_real_columns:
             warn_of_counts(X)
             if not (self.encoding_.missing or np.any(self.encoding_.exponent)):
@@ -233,10 +233,9 @@ class FacetEstimator(BaseEstimator):
         self.reader_.check_gaps(X, self.encoding_, self.runner_.model.likelihood)
         floats = self.encoding_.values == "8-bit" and X.dtype.kind == "f"
         if floats and np.fmax.reduce(X, None) <= 1:
-            warnings.warn(
+            warn(
                 "X has values up to 1, and the training data had 8 bits, values up to 255: give it "
-                "in the same units",
-                stacklevel=4,
+                "in the same units"
             )
         return X
 
@@ -380,10 +379,9 @@ class FacetEstimator(BaseEstimator):
 def _warn_of_variance(X: np.ndarray) -> None:
     """Warn of rows ``[N, D]`` beside whose numbers all others' are nearly equal."""
     if len(rows := np.flatnonzero(has_all_variance(X))):
-        warnings.warn(
+        warn(
             f"rows {rows.tolist()} of X have nearly all of a column's variance, beside which all "
-            "others are nearly equal: drop them, or mark these entries as missing (NaN)",
-            stacklevel=6,
+            "others are nearly equal: drop them, or mark these entries as missing (NaN)"
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -77,6 +76,7 @@ from ppl_models import Likelihood
 from ppl_models.given.checks import check_kind, check_one_of, check_size, is_index
 from ppl_models.modes import evaluating
 from ppl_models.turns import exclusive
+from ppl_models.warn import warn
 
 # Share of the data that is held out to stop the last phase early, and fewest and most such data.
 HELD_OUT, FEWEST_HELD_OUT, MOST_HELD_OUT = 0.1, 20, 10_000
@@ -201,7 +201,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         self._say(f"finds {', '.join(strategy.names)}: {strategy.found_as}")
         known = known_labels(labels, strategy.names, len(x))
         self.outliers_ &= ~only_rows(known, self.outliers_)
-        _warn_of_outliers(self.outliers_, "all others", LOOK_AT_THEM, stacklevel=5)
+        _warn_of_outliers(self.outliers_, "all others", LOOK_AT_THEM)
         numbers = for_each(strategy.names, "n_clusters", self.n_clusters)
         for name, label in known.items():
             numbers[name] = at_least(label, name, numbers[name])
@@ -256,7 +256,7 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         outlying = self._outlying(x) | self.reader_.beyond(x)
         if outlying.all():
             raise ValueError(f"all {len(x)} rows of X lie far from those of the fit: {FIT_ANEW}")
-        _warn_of_outliers(outlying, "those of the fit", FIT_ANEW, stacklevel=4)
+        _warn_of_outliers(outlying, "those of the fit", FIT_ANEW)
         usual, size = x[~outlying], self.settings_["batch_size"]
         self.runner_.fit(usual, epochs, size, log_every=epochs, progress=False)
         check_trained(self.runner_.guide, usual, self.learning_rate)
@@ -520,10 +520,9 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
             if views.offers(wanted) and not views.are_many:
                 return self._of_columns(views, x, names, view)
             if not views.views:
-                warnings.warn(
+                warn(
                     "no column of X tells of another beyond chance: clusters of its rows may mean "
-                    "nothing",
-                    stacklevel=5,
+                    "nothing"
                 )
         if not self.encoding_.of_columns or self._architecture is not None:
             if self.network == "linear":
@@ -659,11 +658,10 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         return self._reading(super()._precise())
 
 
-def _warn_of_outliers(rows: np.ndarray, others: str, advice: str, stacklevel: int) -> None:
+def _warn_of_outliers(rows: np.ndarray, others: str, advice: str) -> None:
     """Warn if more than a tenth of the rows are left out."""
     if rows.mean() > MOST_LEFT_OUT:
-        warnings.warn(
+        warn(
             f"{rows.sum()} of {len(rows)} rows of X lie far from {others}, and are not trained on "
-            f"(outliers_ says which): {advice}",
-            stacklevel=stacklevel,
+            f"(outliers_ says which): {advice}"
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -16,6 +15,7 @@ from ppl_models import MLP, DirichletMultinomial, Likelihood, Multinomial
 from ppl_models.given.frames import Form, frame_like, is_frame, native_columns
 from ppl_models.given.sparse import SparseRows, is_sparse, sparse_rows
 from ppl_models.networks import Architecture
+from ppl_models.warn import warn
 
 # Widths of the default network, of which the first is paid for by every column.
 WIDTHS = (128, 128)
@@ -269,12 +269,11 @@ def _warn_of_one_hot(X: Any) -> None:
     totals = np.unique(np.asarray(X.sum(1)))
     ones = bool((X.data[X.data != 0] == 1).all())
     if ones and len(totals) == 1 and 0 < totals[0] < X.shape[1]:
-        warnings.warn(
+        warn(
             f"X holds zeros and ones, {totals[0]:g} ones in each row, as the columns of a one-hot "
             "table do, but sparse data are read as counts: give X.toarray(), or better the "
             "categories themselves, as columns of a data frame; if they are counts, say so by "
-            "likelihood=DirichletMultinomial()",
-            stacklevel=2,
+            "likelihood=DirichletMultinomial()"
         )
 
 

@@ -4,7 +4,6 @@ components; what is left is normal noise (probabilistic PCA; Tipping and Bishop,
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from math import log, pi
 from typing import Any
@@ -17,6 +16,7 @@ from facetvae.estimators.encoding import Encoding
 from facetvae.table_rules.components import MAX_ROWS, principal_dimensions
 from facetvae.table_rules.rows import some_rows
 from ppl_models import Likelihood
+from ppl_models.warn import warn
 
 # Fewest columns of embeddings, so that no ordinary table is taken for them, and how far from one
 # the length of a row may be: rounding to 16 bits moves it by less than a hundredth of this.
@@ -56,11 +56,10 @@ def are_embeddings(X: np.ndarray) -> bool:
         usual = of_length_one(X)
     found = bool(usual.all()) or _of_an_encoder(X)
     if NEARLY_ALL <= usual.mean() < 1:
-        warnings.warn(
+        warn(
             f"rows {np.flatnonzero(~usual)[:5].tolist()} of X have not the length one, as nearly "
             f"all others have, and X is read as {'embeddings' if found else 'a table'}: such rows "
-            "may stand for nothing; leave them out",
-            stacklevel=5,
+            "may stand for nothing; leave them out"
         )
     return found
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import log
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from facetvae.table_rules.rows import in_parts, is_missing, parts, some_rows
 from facetvae.table_rules.skewness import NEAREST, Unskewed, unskewed_if_better
 from ppl_models import Likelihood
+from ppl_models.warn import warn
 
 # Exponents of 2: of the largest values whose squares and sums float64 holds, and beyond which
 # constant columns are scaled.
@@ -93,11 +93,10 @@ class Encoding:
             with np.errstate(over="ignore"):  # refused below
                 X = self._standardized(X)
         if self.unskewed is not None and (low := self.unskewed.below(X)).any():
-            warnings.warn(
+            warn(
                 f"X has values at or below 0 in the columns {np.flatnonzero(low).tolist()}, where "
                 "the training data had none and logarithms are taken: they are read as tiny "
-                "positive values; leave these rows out, or mark the values as missing (NaN)",
-                stacklevel=4,
+                "positive values; leave these rows out, or mark the values as missing (NaN)"
             )
         x = X if self.unskewed is None else self.unskewed.apply(X)
         if (np.abs(x) > np.float64(LARGEST)).any():
@@ -148,11 +147,10 @@ def encoding_of(
     :param as_columns: whether values within bounds are real columns, too.
     """
     if X.ndim == 4 and X.shape[3] in (1, 3, 4) and min(X.shape[1:3]) > 4:
-        warnings.warn(
+        warn(
             f"X of shape {X.shape} is read as [N, C, H, W], images of {X.shape[1]} channels and "
             f"{X.shape[2]} x {X.shape[3]} pixels. If its channels are last, pass "
-            "X.transpose(0, 3, 1, 2)",
-            stacklevel=2,
+            "X.transpose(0, 3, 1, 2)"
         )
     summary = _Summary(X, counts)
     values = summary.kind()
@@ -167,10 +165,9 @@ def encoding_of(
     form = values, X.shape[1:], loc, scale, summary.missing, exponent
     encoding = Encoding(*form, constant=constant)
     if values == "8-bit" and summary.most < DIM:
-        warnings.warn(
+        warn(
             f"8-bit values are read as shares of 255, and the largest of X is {summary.most}: if "
-            "that is the brightest there can be, pass X.astype(float)",
-            stacklevel=2,
+            "that is the brightest there can be, pass X.astype(float)"
         )
     if not encoding.of_real_columns:
         return encoding

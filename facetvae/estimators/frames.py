@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -45,6 +44,7 @@ from ppl_models.given.frames import (
     native_columns,
 )
 from ppl_models.likelihood_base import rebuilt
+from ppl_models.warn import warn
 
 # How much a number must vary beside its size for single precision, and the magnitudes it holds.
 VARIES, SMALLEST, LARGEST = 1e-6, 1e-15, 1e15
@@ -170,7 +170,7 @@ class NumberedColumn(CodedColumn):
             if self.exact:
                 raise ValueError(f"{had}leave these rows out, or mark it as missing (NaN)")
             advice = f'fit with columns={{"{self.name}": Normal()}} if that will not do'
-            warnings.warn(f"{had}it is read as the nearest of these; {advice}", stacklevel=2)
+            warn(f"{had}it is read as the nearest of these; {advice}")
         return np.where(np.isnan(numbers), np.nan, places)
 
     def values(self, codes: np.ndarray) -> np.ndarray:

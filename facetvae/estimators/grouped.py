@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,6 +21,7 @@ from ppl_models import MLVAE
 from ppl_models.given.frames import given, is_frame, native_columns
 from ppl_models.given.labels import as_groups
 from ppl_models.turns import exclusive
+from ppl_models.warn import warn
 
 # In the order of the features.
 PARTS = ("content", "style")
@@ -82,10 +82,9 @@ class ContentStyleTransformer(TransformerMixin, FacetEstimator):
         group = _groups(groups, len(x))
         sizes = group.bincount()
         if len(sizes) == len(x) > 1:
-            warnings.warn(
+            warn(
                 "no two rows share a group, so that content and style cannot be told apart: give "
-                "fit(..., groups=), and request groups where a pipeline or a search calls fit",
-                stacklevel=4,
+                "fit(..., groups=), and request groups where a pipeline or a search calls fit"
             )
         at_once = Groups().per_batch(sizes, chosen.batch_size)
         epochs = chosen.epochs or epochs_of(STEPS, len(sizes), at_once)

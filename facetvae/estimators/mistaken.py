@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from facetvae.estimators.encoding import are_whitened
 from facetvae.table_rules.rows import some_rows
 from ppl_models.given.frames import Given, Kind
+from ppl_models.warn import warn
 
 # Whole numbers of so many rows that all differ are ids if chance would make so many pairs equal.
 FEWEST_IDS, PAIRS_OF_IDS = 100, 20
@@ -21,6 +22,8 @@ BY_MISTAKE, SHARE_OF_MISSING, FEWEST_OTHERS, SHARE_OF_OTHERS = 2, 0.01, 10, 0.1
 MAX_ROWS = 2000
 # Fewest columns of counts, most of which are 0.
 FEWEST_COUNTS = 32
+# Share of a turn at each end of angles, and fewest rows there.
+END, FEWEST_AT_AN_END = 1 / 36, 5
 # Difference of the sums of rows of shares, as a share of these.
 ROUNDED = 1e-3
 
@@ -33,35 +36,42 @@ def warn_of_ids(columns: Iterable[Given]) -> None:
             continue
         expected = n * (n - 1) / 2 / (float(there.max()) - float(there.min()) + 1)
         if expected > PAIRS_OF_IDS and len(np.unique(there)) == n:
-            warnings.warn(
+            warn(
                 f"column {column.name!r} holds a different whole number in each row, as ids do, "
-                "which say nothing of clusters: drop it, or make it the index",
-                stacklevel=2,
+                "which say nothing of clusters: drop it, or make it the index"
             )
 
 
-def warn_of_codes(X: np.ndarray, names: Sequence[Any] | None) -> None:
-    """Warn of numbers in columns of ``X`` ``[N, D]`` that probably stand for missing ones.
+def warn_of_columns(X: np.ndarray, names: Sequence[Any] | None) -> None:
+    """Warn of columns of ``X`` ``[N, D]`` with a number that probably stands for missing ones, and
+    of those that are angles.
 
     :param names: of the columns, if they have any.
     """
-    for d, column in enumerate(some_rows(X, most=MAX_ROWS).T):
-        if (code := code_of_missing(column.astype(float))) is not None:
-            warnings.warn(
-                f"column {d if names is None else repr(str(names[d]))} of X has {code:g} in "
-                f"{int((X[:, d] == code).sum())} rows, farther from its other values than these "
-                "are from each other: if it stands for a missing value, give NaN in its place",
-                stacklevel=6,
+    angles = []
+    for d, column in enumerate(some_rows(X, most=MAX_ROWS).T.astype(float)):
+        name = str(d) if names is None else repr(str(names[d]))
+        if (code := code_of_missing(column)) is not None:
+            warn(
+                f"column {name} of X has {code:g} in {int((X[:, d] == code).sum())} rows, farther "
+                "from its other values than these are from each other: if it stands for a missing "
+                "value, give NaN in its place"
             )
+        if are_angles(column):
+            angles.append(name)
+    if angles:
+        warn(
+            f"the columns {', '.join(angles)} of X hold angles, it seems, of which the least and "
+            "the largest are next to each other: give each one's cosine and sine in its place"
+        )
 
 
 def warn_of_counts(X: np.ndarray) -> None:
     """Warn of counts ``[N, D]``, which are read as real numbers."""
     if are_counts_of_many(some_rows(X, most=MAX_ROWS)):
-        warnings.warn(
+        warn(
             "X holds whole numbers that are mostly 0, as counts of words or genes are, and is read "
-            "as real numbers: if they are counts, give scipy.sparse.csr_array(X)",
-            stacklevel=6,
+            "as real numbers: if they are counts, give scipy.sparse.csr_array(X)"
         )
 
 
@@ -74,21 +84,19 @@ def warn_of_shares(X: np.ndarray) -> None:
         return
     total = (rows / rows.max()).sum(1)
     if np.ptp(total) <= ROUNDED * total.min():
-        warnings.warn(
+        warn(
             "the rows of X have the same sum, as shares of a whole have, which hides groupings: "
-            "give log-ratios, np.log(X) - np.log(X).mean(1, keepdims=True)",
-            stacklevel=6,
+            "give log-ratios, np.log(X) - np.log(X).mean(1, keepdims=True)"
         )
 
 
 def warn_of_whitened(X: np.ndarray) -> None:
     """Warn of complete columns ``[N, D]`` none of which tells that it counts more than others."""
     if are_whitened(X):
-        warnings.warn(
+        warn(
             "the columns of X are uncorrelated and of the same variance, as whitened principal "
             "components are, in which noise counts as much as groupings: give them without "
-            "whiten=True, and do not scale them",
-            stacklevel=6,
+            "whiten=True, and do not scale them"
         )
 
 
@@ -105,6 +113,21 @@ def code_of_missing(values: np.ndarray) -> float | None:
         if often and usual and np.abs(others - code).min() > np.ptp(others):
             return float(code)
     return None
+
+
+def are_angles(values: np.ndarray) -> bool:
+    """Whether numbers ``[N]``, NaN where missing, lie within a turn from 0 or from minus half of it
+    on, in degrees or radians, and near both its ends at least half as often as elsewhere.
+    """
+    there = values[~np.isnan(values)]
+    for turn, start in product((360.0, 2 * np.pi), (0.0, -0.5)):
+        part = there / turn - start
+        fewest = min((part < END).sum(), (part > 1 - END).sum())
+        if ((part >= 0) & (part <= 1)).all() and fewest >= max(
+            FEWEST_AT_AN_END, len(part) * END / 2
+        ):
+            return True
+    return False
 
 
 def are_counts_of_many(X: np.ndarray) -> bool:

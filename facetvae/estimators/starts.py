@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ from facetvae.estimators.strategies import FitStrategy
 from facetvae.estimators.training import bound
 from facetvae.table_rules.merging import ClusterCount
 from inference.runner import SVIRunner
+from ppl_models.warn import warn
 
 # Draws of the latents in a bound.
 DRAWS = 10
@@ -69,10 +69,9 @@ def unstable(names: Sequence[str], stability: np.ndarray) -> list[str]:
     """Names of the facets that other starts do not find, of which it warns; none without others."""
     found = {name: s for name, s in zip(names, stability, strict=True) if s < FOUND_AGAIN}
     for name, agreement in found.items():
-        warnings.warn(
+        warn(
             f"other starts do not find facet {name!r} (adjusted Rand index {agreement:.2f}): its "
             "clusters are not to be relied on; give fewer clusters or facets, or more data",
             UnstableFacetWarning,
-            stacklevel=3,
         )
     return list(found)

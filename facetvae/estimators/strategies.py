@@ -49,6 +49,7 @@ from inference.schedules import AbruptFadeInWarning, ProgressiveFadeIn, Schedule
 from inference.training.loop import DeadFacetWarning
 from ppl_models import MFCVAE, GaussianMixture, Incomplete, Normal, StandardNormal
 from ppl_models.likelihood_base import rebuilt
+from ppl_models.warn import warn
 
 # Fits of each mixture, of which the most likely one is kept.
 RESTARTS = 10
@@ -706,10 +707,9 @@ def facets_found(
     width = view.numbers(x[:1]).shape[1]
     rows = some_rows(x, seed, max(FEWEST_SEARCHED, MOST_WORK // width**2))
     if len(rows) < len(some_rows(x, seed)):
-        warnings.warn(
+        warn(
             f"X has {width} numbers a row (each category is one), so facets are looked for in "
-            f"{len(rows)} of {len(x)} rows: give facets=, or fewer columns or categories",
-            stacklevel=2,
+            f"{len(rows)} of {len(x)} rows: give facets=, or fewer columns or categories"
         )
     return number_of_facets(view.smooth(rows, seed), seed, view.dims, say)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Sequence
 from math import isfinite
 from typing import Any
@@ -16,6 +15,7 @@ from inference.evaluation.bounds import elbo
 from inference.randomness import seeded, synchronize
 from inference.run import Run
 from inference.training.data_source import data_source_for
+from ppl_models.warn import warn
 
 #: Optimizer steps between two looks, about.
 STEPS_PER_LOOK = 100
@@ -93,11 +93,10 @@ def warn_if_long(run: Run, x: np.ndarray, batch_size: int, epochs: int) -> None:
             taken.append(time.perf_counter() - started)
     seconds = min(taken) * epochs * source.steps
     if seconds > LONG:
-        warnings.warn(
+        warn(
             f"training takes up to {seconds / 60:.0f} minutes on this machine: {epochs} passes "
             f"over {len(x)} rows; for a first look give epochs={max(1, int(epochs * 60 / seconds))}"
-            " (about a minute), or fewer rows",
-            stacklevel=8,
+            " (about a minute), or fewer rows"
         )
 
 

@@ -11,7 +11,6 @@ import signal
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -24,6 +23,7 @@ from inference.checkpoints.saved_run import check_history
 from inference.checkpoints.training_state import check_like, is_unfinished, read, write
 from inference.randomness import random_state, set_random_state
 from ppl_models.given.checks import check_count, check_kind, check_path, check_positive
+from ppl_models.warn import warn
 
 __all__ = ["CheckpointWarning", "CheckpointWriter", "Checkpoints"]
 
@@ -170,7 +170,7 @@ class CheckpointWriter:
                     self.whole = [path]
                     return state
             except (OSError, ValueError) as error:
-                warnings.warn(f"{path} is skipped: {error}", CheckpointWarning, stacklevel=7)
+                warn(f"{path} is skipped: {error}", CheckpointWarning)
             else:
                 raise ValueError(
                     f"{path} belongs to another run, which differs in {' and '.join(differing)}: "
@@ -203,12 +203,11 @@ class CheckpointWriter:
             return False
         for of in state["runs"]:
             of["run"]["progress"]["batches"] = 0
-        warnings.warn(
+        warn(
             f"processes with loaders of their own: {one} wrote the checkpoint, and {other} go on "
             "(whether with the same rows cannot be seen); parameters, the optimizer's state, "
             "steps, history and passes are kept, and a pass that was begun starts anew",
             CheckpointWarning,
-            stacklevel=8,
         )
         return True
 
@@ -275,11 +274,10 @@ class CheckpointWriter:
         try:
             write(path, state)
         except (OSError, TypeError, ValueError, RecursionError) as error:  # disk full, or not JSON
-            warnings.warn(
+            warn(
                 f"no checkpoint was written at step {step} ({error}): earlier ones are kept, and "
                 "training continues",
                 CheckpointWarning,
-                stacklevel=10,
             )
             return False
         self.whole = [*(p for p in self.whole if p != path), path][-self.checkpoints.keep :]

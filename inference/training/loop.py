@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from functools import partial
@@ -24,6 +23,7 @@ from inference.training.steps import ScheduledLoss, Steps, StepsTogether
 from ppl_models.given.observed import Observed
 from ppl_models.modes import evaluating, network_precision, temporarily, train_unfrozen
 from ppl_models.turns import yield_lock
+from ppl_models.warn import warn
 
 __all__ = ["DeadFacetWarning", "train"]
 
@@ -174,11 +174,10 @@ def _warn_of_dead_facets(run: Run, watched: Observed) -> None:
             measures["mutual information"] = last[f"mutual_information_{name}"]
         for measure, nats in measures.items():
             if gate == 1 and nats < DEAD_BELOW:
-                warnings.warn(
+                warn(
                     f"facet {name!r} ended with {measure} = {nats:.2g} nats, so it encodes nothing "
                     "about the data: it has died, or has not learned yet; try a warm start, a "
                     "slower fade-in or more epochs",
                     DeadFacetWarning,
-                    stacklevel=4,
                 )
                 break

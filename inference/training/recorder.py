@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +15,7 @@ from inference.training.program import Program
 from inference.training.recording import recorded
 from inference.training.update import MOMENTS
 from ppl_models.given.observed import Observed
+from ppl_models.warn import warn
 
 # Of a call of XLA, at most: steps, and numbers in their batches.
 STEPS, NUMBERS = 64, 2**24
@@ -51,13 +51,12 @@ class RecordingWarning(UserWarning):
 
 def warn_of_unknown(part: str) -> None:
     """:param part: see :attr:`Parts.unknown <inference.training.parts.Parts>`."""
-    warnings.warn(
+    warn(
         f"the steps are not recorded and run through Pyro, up to twice as slow: {part}, and a "
         "recorded step repeats nothing but operations on tensors. If its results depend on "
         "nothing but tensors, random draws and fixed settings, give compile='replay'; "
         "compile=None leaves the steps as they are without this warning",
         RecordingWarning,
-        stacklevel=3,
     )
 
 
@@ -146,10 +145,9 @@ class Recorder:
             if kind == "replay"
             else "replayed where they can be"
         )
-        warnings.warn(
+        warn(
             f"the steps cannot be recorded for {executor!r} ({why}): they are {instead}",
             RecordingWarning,
-            stacklevel=3,
         )
 
     def _given(self, batch: Observed) -> list[Tensor]:

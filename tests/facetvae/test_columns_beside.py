@@ -15,7 +15,7 @@ from sklearn.metrics import normalized_mutual_info_score as nmi
 from facetvae.estimators import MultiFacetClustering
 from facetvae.estimators.counts import counts_view
 from facetvae.estimators.encoding import are_principal
-from facetvae.estimators.mistaken import are_counts_of_many, code_of_missing
+from facetvae.estimators.mistaken import are_angles, are_counts_of_many, code_of_missing
 from facetvae.table_rules.levels import levels_of
 from lab.benchmarks.sparse_counts import drawn_counts
 from lab.protocols.sources import labelings
@@ -170,6 +170,23 @@ def test_codes_of_missing_values_are_warned_of() -> None:
     for X, name in ((x, "column 1"), (frame, "column 'b'"), (frame.assign(d="e"), "column 'b'")):
         with pytest.warns(UserWarning, match=f"{name} of X has -999 in 10 rows.* give NaN"):
             MultiFacetClustering(epochs=1, random_state=0).fit(X)
+
+
+def test_columns_of_angles_are_warned_of() -> None:
+    rng = np.random.default_rng(0)
+    turns = rng.uniform(size=(300, 2))
+    angles = np.column_stack([360 * turns, 2 * np.pi * (turns - 0.5)])
+    angles[::10, 1] = np.nan
+    others = [
+        rng.normal(scale=scale, size=(2000, 50)) for scale in (0.8, 1.0, 1.2, 1.5, 50.0, 90.0)
+    ]
+    others += [rng.uniform(size=(2000, 2)) * [100, 3], 360 * rng.beta(2, 2, size=(2000, 50))]
+    assert all(map(are_angles, angles.T))
+    assert not any(map(are_angles, np.column_stack(others).T))
+    x = np.column_stack([angles[:, 0], turns[:, :2], angles[:, 2]])
+    with pytest.warns(UserWarning, match="columns 0, 3 of X hold angles.* cosine and sine") as told:
+        MultiFacetClustering(epochs=1, random_state=0).fit(x)
+    assert {each.filename for each in told} == {__file__}
 
 
 def test_a_dense_array_of_counts_is_warned_of() -> None:
