@@ -23,7 +23,7 @@ from facetvae.describing.columns import check_order, kinds_of
 from facetvae.estimators.arrays import Reader, View
 from facetvae.estimators.base import FacetEstimator, drawn_seed, restore_on_error
 from facetvae.estimators.defaults import default_dims, default_network
-from facetvae.estimators.encoding import BOUNDED
+from facetvae.estimators.encoding import BOUNDED, FEWEST_PIXELS
 from facetvae.estimators.facets import (
     at_least,
     check_enough,
@@ -497,10 +497,14 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
         return x
 
     def _shows_subspaces(self, x: np.ndarray) -> bool:
-        """Whether rows of bounded values have their clusters in subspaces, as tables have."""
+        """Whether rows of bounded values are columns: too few for images, or with their clusters in
+        subspaces.
+        """
         given = self._architecture is not None or self.likelihood is not None
         if given or x.ndim != 2 or self.encoding_.values not in BOUNDED:
             return False
+        if x.shape[1] < FEWEST_PIXELS:
+            return True
         self._say("looks for facets")
         return clusters_in_subspaces(x)
 

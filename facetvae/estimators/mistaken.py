@@ -76,17 +76,19 @@ def warn_of_counts(X: np.ndarray) -> None:
 
 
 def warn_of_shares(X: np.ndarray) -> None:
-    """Warn of positive numbers ``[N, D]`` whose sum is the same in all rows: one share of a whole
-    moves all others.
+    """Warn of numbers ``[N, D]`` from 0 on whose sum is the same in all rows: one share of a whole
+    moves all others. Those of one-hot columns are no shares.
     """
     rows = some_rows(X, most=MAX_ROWS).astype(float)
-    if X.shape[1] < 3 or not (rows > 0).all():
+    largest = rows.max()
+    if X.shape[1] < 3 or not (rows >= 0).all() or np.isin(rows, (0, largest)).all():
         return
-    total = (rows / rows.max()).sum(1)
+    total = (rows / largest).sum(1)
     if np.ptp(total) <= ROUNDED * total.min():
         warn(
             "the rows of X have the same sum, as shares of a whole have, which hides groupings: "
-            "give log-ratios, np.log(X) - np.log(X).mean(1, keepdims=True)"
+            "give np.sqrt(X) if some shares are 0 or nearly, else log-ratios, "
+            "np.log(X) - np.log(X).mean(1, keepdims=True)"
         )
 
 

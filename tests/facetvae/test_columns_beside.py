@@ -15,7 +15,12 @@ from sklearn.metrics import normalized_mutual_info_score as nmi
 from facetvae.estimators import MultiFacetClustering
 from facetvae.estimators.counts import counts_view
 from facetvae.estimators.encoding import are_principal
-from facetvae.estimators.mistaken import are_angles, are_counts_of_many, code_of_missing
+from facetvae.estimators.mistaken import (
+    are_angles,
+    are_counts_of_many,
+    code_of_missing,
+    warn_of_shares,
+)
 from facetvae.table_rules.levels import levels_of
 from lab.benchmarks.sparse_counts import drawn_counts
 from lab.protocols.sources import labelings
@@ -212,11 +217,25 @@ def test_whitened_components_are_warned_of() -> None:
 @pytest.mark.parametrize("whole", [1, 100])
 def test_shares_of_a_whole_are_warned_of(whole: int) -> None:
     x = np.random.default_rng(0).lognormal(size=(60, 6))
+    with_zeros = np.where(x > 1, x, 0) + np.eye(6)[0]
+    for parts in (x, with_zeros):
+        shares = whole * parts / parts.sum(1, keepdims=True)
+        with pytest.warns(UserWarning, match=r"give np.sqrt\(X\) if .* else log-ratios"):
+            MultiFacetClustering(epochs=1, random_state=0).fit(shares)
     shares = whole * x / x.sum(1, keepdims=True)
-    with pytest.warns(UserWarning, match="give log-ratios"):
-        MultiFacetClustering(epochs=1, random_state=0).fit(shares)
-    for other in (np.log(shares) - np.log(shares).mean(1, keepdims=True), shares[:, :5]):
+    ratios = np.log(shares) - np.log(shares).mean(1, keepdims=True)
+    for other in (ratios, np.sqrt(shares), shares[:, :5]):
         MultiFacetClustering(epochs=1, random_state=0).fit(other)
+    warn_of_shares(2 * np.eye(6)[x.argmax(1)])  # of one-hot columns it does not
+
+
+def test_few_bounded_columns_are_no_images() -> None:
+    """Whatever their clusters look like, here none, in complete rows and in rows with gaps."""
+    x = np.random.default_rng(0).uniform(size=(60, 15))
+    gaps = np.where(np.arange(900).reshape(60, 15) % 7, x, np.nan)
+    for X in (x, gaps, (255 * x).astype(np.uint8)):
+        found = MultiFacetClustering(epochs=1, random_state=0).fit(X)
+        assert found.settings_["values"] == "real"
 
 
 def test_a_word_in_every_row_moves_no_other() -> None:
