@@ -22,12 +22,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from facetvae.estimators.arrays import Reader, View, real_numbers
 from facetvae.estimators.defaults import FADE, Lengths, default_batch_size, default_dims
 from facetvae.estimators.encoding import Encoding, EncodingModule, representable
-from facetvae.estimators.mistaken import (
-    warn_of_columns,
-    warn_of_counts,
-    warn_of_shares,
-    warn_of_whitened,
-)
+from facetvae.estimators.mistaken import warn_of_mistaken
 from facetvae.estimators.training import bound
 from facetvae.table_rules.outliers import has_all_variance
 from facetvae.table_rules.rows import has_missing, in_parts, is_missing, parts
@@ -177,14 +172,8 @@ class FacetEstimator(BaseEstimator):
             _warn_of_variance(np.fmax.reduce(np.abs(X.reshape(len(X), -1)), 1)[:, None])
         elif self.encoding_.of_real_columns and not self._leaves_rows_out:
             _warn_of_variance(X)
-        if X.ndim == 2 and self.encoding_.values in ("real", "columns"):
-            warn_of_columns(X, getattr(self, "feature_names_in_", None))
-        if self.encoding_.of_real_columns:
-            warn_of_counts(X)
-            if not (self.encoding_.missing or np.any(self.encoding_.exponent)):
-                warn_of_whitened(X)
-        if X.ndim == 2 and self.encoding_.values in ("real", "unit interval"):
-            warn_of_shares(X)
+        if X.ndim == 2:
+            warn_of_mistaken(X, self.encoding_, getattr(self, "feature_names_in_", None))
         return self.encoding_.encode(X)
 
     def _chosen(

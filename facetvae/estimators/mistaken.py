@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from facetvae.estimators.encoding import are_whitened
+from facetvae.estimators.encoding import Encoding, are_whitened
 from facetvae.table_rules.rows import some_rows
 from ppl_models.given.frames import Given, Kind
 from ppl_models.warn import warn
@@ -42,63 +42,49 @@ def warn_of_ids(columns: Iterable[Given]) -> None:
             )
 
 
-def warn_of_columns(X: np.ndarray, names: Sequence[Any] | None) -> None:
-    """Warn of columns of ``X`` ``[N, D]`` with a number that probably stands for missing ones, and
-    of those that are angles.
+def warn_of_mistaken(X: np.ndarray, encoding: Encoding, names: Sequence[Any] | None) -> None:
+    """Warn of numbers ``[N, D]`` that are probably something else than they are read as.
 
     :param names: of the columns, if they have any.
     """
-    angles = []
-    for d, column in enumerate(some_rows(X, most=MAX_ROWS).T.astype(float)):
-        name = str(d) if names is None else repr(str(names[d]))
-        if (code := code_of_missing(column)) is not None:
+    if encoding.values not in ("real", "columns", "unit interval"):
+        return
+    rows = some_rows(X, most=MAX_ROWS).astype(float)
+    if encoding.values != "unit interval":
+        angles = []
+        for d, column in enumerate(rows.T):
+            name = str(d) if names is None else repr(str(names[d]))
+            if (code := code_of_missing(column)) is not None:
+                warn(
+                    f"column {name} of X has {code:g} in {int((X[:, d] == code).sum())} rows, "
+                    "farther from its other values than these are from each other: if it stands "
+                    "for a missing value, give NaN in its place"
+                )
+            if are_angles(column):
+                angles.append(name)
+        if angles:
             warn(
-                f"column {name} of X has {code:g} in {int((X[:, d] == code).sum())} rows, farther "
-                "from its other values than these are from each other: if it stands for a missing "
-                "value, give NaN in its place"
+                f"the columns {', '.join(angles)} of X hold angles, it seems, of which the least "
+                "and the largest are next to each other: give each one's cosine and sine in its "
+                "place"
             )
-        if are_angles(column):
-            angles.append(name)
-    if angles:
-        warn(
-            f"the columns {', '.join(angles)} of X hold angles, it seems, of which the least and "
-            "the largest are next to each other: give each one's cosine and sine in its place"
-        )
-
-
-def warn_of_counts(X: np.ndarray) -> None:
-    """Warn of counts ``[N, D]``, which are read as real numbers."""
-    if are_counts_of_many(some_rows(X, most=MAX_ROWS)):
+    if encoding.of_real_columns and are_counts_of_many(rows):
         warn(
             "X holds whole numbers that are mostly 0, as counts of words or genes are, and is read "
             "as real numbers: if they are counts, give scipy.sparse.csr_array(X)"
         )
-
-
-def warn_of_shares(X: np.ndarray) -> None:
-    """Warn of numbers ``[N, D]`` from 0 on whose sum is the same in all rows: one share of a whole
-    moves all others. Those of one-hot columns are no shares.
-    """
-    rows = some_rows(X, most=MAX_ROWS).astype(float)
-    largest = rows.max()
-    if X.shape[1] < 3 or not (rows >= 0).all() or np.isin(rows, (0, largest)).all():
-        return
-    total = (rows / largest).sum(1)
-    if np.ptp(total) <= ROUNDED * total.min():
-        warn(
-            "the rows of X have the same sum, as shares of a whole have, which hides groupings: "
-            "give np.sqrt(X) if some shares are 0 or nearly, else log-ratios, "
-            "np.log(X) - np.log(X).mean(1, keepdims=True)"
-        )
-
-
-def warn_of_whitened(X: np.ndarray) -> None:
-    """Warn of complete columns ``[N, D]`` none of which tells that it counts more than others."""
-    if are_whitened(X):
+    complete = not (encoding.missing or np.any(encoding.exponent))
+    if encoding.of_real_columns and complete and are_whitened(X):
         warn(
             "the columns of X are uncorrelated and of the same variance, as whitened principal "
             "components are, in which noise counts as much as groupings: give them without "
             "whiten=True, and do not scale them"
+        )
+    if encoding.values != "columns" and are_shares(rows):
+        warn(
+            "the rows of X have the same sum, as shares of a whole have, which hides groupings: "
+            "give np.sqrt(X) if some shares are 0 or nearly, else log-ratios, "
+            "np.log(X) - np.log(X).mean(1, keepdims=True)"
         )
 
 
@@ -130,6 +116,17 @@ def are_angles(values: np.ndarray) -> bool:
         ):
             return True
     return False
+
+
+def are_shares(X: np.ndarray) -> bool:
+    """Whether rows ``[N, D]`` of numbers from 0 on have the same sum, so that one share of a whole
+    moves all others; those of one-hot columns are no shares.
+    """
+    largest = X.max()
+    if X.shape[1] < 3 or not (X >= 0).all() or np.isin(X, (0, largest)).all():
+        return False
+    total = (X / largest).sum(1)
+    return bool(np.ptp(total) <= ROUNDED * total.min())
 
 
 def are_counts_of_many(X: np.ndarray) -> bool:

@@ -15,12 +15,7 @@ from sklearn.metrics import normalized_mutual_info_score as nmi
 from facetvae.estimators import MultiFacetClustering
 from facetvae.estimators.counts import counts_view
 from facetvae.estimators.encoding import are_principal
-from facetvae.estimators.mistaken import (
-    are_angles,
-    are_counts_of_many,
-    code_of_missing,
-    warn_of_shares,
-)
+from facetvae.estimators.mistaken import are_angles, are_counts_of_many, are_shares, code_of_missing
 from facetvae.table_rules.levels import levels_of
 from lab.benchmarks.sparse_counts import drawn_counts
 from lab.protocols.sources import labelings
@@ -226,7 +221,7 @@ def test_shares_of_a_whole_are_warned_of(whole: int) -> None:
     ratios = np.log(shares) - np.log(shares).mean(1, keepdims=True)
     for other in (ratios, np.sqrt(shares), shares[:, :5]):
         MultiFacetClustering(epochs=1, random_state=0).fit(other)
-    warn_of_shares(2 * np.eye(6)[x.argmax(1)])  # of one-hot columns it does not
+    assert not are_shares(2 * np.eye(6)[x.argmax(1)])  # one-hot columns
 
 
 def test_few_bounded_columns_are_no_images() -> None:
