@@ -60,6 +60,8 @@ BEYOND = 1.25
 # Share of each facet's information that neighbors' clusters have if they divide its clusters:
 # digits have 0.64 and more.
 DIVIDES = 0.5
+# Rows for each dimension in which facets are looked for: of fewer, some direction has two modes.
+ROWS_A_DIMENSION = 10
 # Fewest rows of a cluster whose dip is tested, and of a table whose neighbors are.
 FEWEST, FEWEST_NEIGHBORS = 5, 30
 
@@ -237,7 +239,7 @@ def number_of_facets(
     :param dims: principal components to look in; ``None`` for those that exceed chance.
     :param say: told what is seen before all is tested.
     """
-    most = min(NARROW if dims is None else dims, rank(x))
+    most = min(NARROW if dims is None else dims, rank(x), max(1, len(x) // ROWS_A_DIMENSION))
     if most < 1:
         return FacetCount([], x.mean(0), np.zeros((0, x.shape[1])))
     rows = some_rows(x, most=MAX_ROWS)
