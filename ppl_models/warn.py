@@ -14,7 +14,7 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
     """Warn at the line that called this library, however deep within it this is."""
     packages, frame = [], sys._getframe()
     while frame is not None:
-        packages.append(frame.f_globals.get("__name__", "").partition(".")[0])
+        packages.append(str(frame.f_globals.get("__name__")).partition(".")[0])
         frame = frame.f_back  # type: ignore[assignment]
     level = max(i for i, package in enumerate(packages) if package in OURS) + 1
     while level < len(packages) - 1 and packages[level] in BETWEEN:
