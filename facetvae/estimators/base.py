@@ -242,7 +242,7 @@ class FacetEstimator(BaseEstimator):
         """Store the chosen settings, and print them if asked to."""
         encoding = {"values": self.encoding_.values, "missing": self.encoding_.missing}
         if self.encoding_.unskewed is not None:
-            encoding["unskewed"] = True  # see encoding_.unskewed.power
+            encoding["unskewed"] = str(self.encoding_.unskewed)
         parts = {"likelihood": repr(chosen.likelihood), "network": repr(chosen.network)}
         self.settings_ = encoding | self.reader_.settings() | settings | parts
         self.settings_["batch_size"] = chosen.batch_size

@@ -14,7 +14,15 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
 from facetvae.table_rules.rows import in_parts, is_missing, parts, some_rows
-from facetvae.table_rules.skewness import NEAREST, Unskewed, unskewed_if_better
+from facetvae.table_rules.skewness import (
+    LEAST_SHARE,
+    NEAREST,
+    Logarithms,
+    NormalScores,
+    Powers,
+    Unskewed,
+    unskewed_if_better,
+)
 from ppl_models import Likelihood
 from ppl_models.warn import warn
 
@@ -49,7 +57,7 @@ class Encoding:
     :ivar scale: what the data are then divided by; both are arrays that broadcast against a datum.
     :ivar missing: share of the entries that are missing.
     :ivar exponent: 0 unless values are so large or small that their squares exceed float64.
-    :ivar unskewed: what is then done to skewed columns.
+    :ivar unskewed: the form that columns are then given.
     :ivar directions: whose coordinates are scaled ``[p, D]``, orthonormal; ``None`` for columns.
     :ivar constant: columns that the training data tell nothing of ``[D]``: encoded as 0.
     """
@@ -92,11 +100,12 @@ class Encoding:
         if self.scales:
             with np.errstate(over="ignore"):  # refused below
                 X = self._standardized(X)
-        if self.unskewed is not None and (low := self.unskewed.below(X)).any():
+        if self.unskewed is not None and (far := self.unskewed.beyond(X)).any():
             warn(
-                f"X has values at or below 0 in the columns {np.flatnonzero(low).tolist()}, where "
-                "the training data had none and logarithms are taken: they are read as tiny "
-                "positive values; leave these rows out, or mark the values as missing (NaN)"
+                f"X has values that no {self.unskewed} are taken of in the columns "
+                f"{np.flatnonzero(far).tolist()}, where the training data had none: they are read "
+                "as the nearest ones that have some; leave these rows out, or mark the values as "
+                "missing (NaN)"
             )
         x = X if self.unskewed is None else self.unskewed.apply(X)
         if (np.abs(x) > np.float64(LARGEST)).any():
@@ -175,9 +184,10 @@ def encoding_of(
         turns = ortho_group(len(scale), seed=0).rvs()
         scale = np.linalg.norm(turns * np.where(constant, 0.0, scale), axis=1)
         return replace(encoding, scale=scale, directions=turns, constant=False)
-    rows = encoding.encode(summary.some()).astype(float)
-    zero = encoding.encode(np.zeros((1, *X.shape[1:])))[0].astype(float)
-    return replace(encoding, unskewed=unskewed_if_better(rows, zero))
+    rows, zero = (encoding._standardized(own) for own in (summary.some(), np.zeros((1, 1))))
+    bounds = summary.bounds()
+    bounds = None if bounds is None else encoding._standardized(bounds)
+    return replace(encoding, unskewed=unskewed_if_better(rows, zero[0], bounds))
 
 
 class _Summary:
@@ -217,6 +227,23 @@ class _Summary:
         if self.most <= 1:
             return "unit interval"
         return "intensities" if self._are_pixels() else "real"
+
+    def bounds(self) -> np.ndarray | None:
+        """What values do not reach that are from 0 to 1, or from one number to another in every
+        column, as ranks and marks are: these two or, where some values are there, half a step
+        beyond ``[2, 1]``; ``None`` for others.
+        """
+        low, top = self.extremes(0)
+        ends = np.unique(np.stack([low, top])[:, low < top], axis=1)
+        if self.kind() == "unit interval":
+            ends = np.array([[0.0], [1.0]])
+        if ends.shape[1] != 1:
+            return None
+        each = (part[(part > ends[0]) & (part < ends[1])] for part in self.parts())
+        within = np.array([(part.min(), part.max()) for part in each if len(part)]).T
+        step = (within[0].min(initial=ends[1, 0]), within[1].max(initial=ends[0, 0])) - ends[:, 0]
+        reached = np.equal((self.least, self.most), ends[:, 0])
+        return ends - (step * reached / 2)[:, None]
 
     def _are_pixels(self) -> bool:
         """Whether all columns begin at 0, and many, but not all that vary, reach the largest."""
@@ -344,28 +371,39 @@ class EncodingModule(nn.Module):
 
 
 class UnskewedModule(nn.Module):
-    """What :meth:`Unskewed.apply <facetvae.table_rules.skewness.Unskewed.apply>` does: Yeo and
-    Johnson's powers (2000, Eq. 2.1) or logarithms, then standardized.
-    """
+    """What :meth:`Unskewed.apply <facetvae.table_rules.skewness.Unskewed.apply>` does."""
 
-    power: Tensor
     loc: Tensor
     scale: Tensor
-    origin: Tensor | None
 
     def __init__(self, unskewed: Unskewed) -> None:
         super().__init__()
-        for name in ("power", "loc", "scale", "origin"):
-            self.register_buffer(name, doubles(getattr(unskewed, name)))
+        self.form = FORMS[type(unskewed)]
+        for name, values in vars(unskewed).items():
+            self.register_buffer(name, doubles(values))
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.origin is not None:
-            return ((x - self.origin).clamp(min=NEAREST).log() - self.loc) / self.scale
-        power = torch.where(x < 0, 2 - self.power, self.power)
-        straight = power == 0  # whose limit is the logarithm
-        size = x.abs().log1p()
-        bent = torch.expm1(power * size) / torch.where(straight, 1.0, power)
-        return (torch.copysign(torch.where(straight, size, bent), x) - self.loc) / self.scale
+        return (self.form(self, x) - self.loc) / self.scale
+
+
+def _powers(of: Any, x: Tensor) -> Tensor:
+    power = torch.where(x < 0, 2 - of.power, of.power)
+    straight = power == 0  # whose limit is the logarithm
+    size = x.abs().log1p()
+    bent = torch.expm1(power * size) / torch.where(straight, 1.0, power)
+    return torch.copysign(torch.where(straight, size, bent), x)
+
+
+def _logarithms(of: Any, x: Tensor) -> Tensor:
+    return (x - of.origin).clamp(min=NEAREST).log()
+
+
+def _normal_scores(of: Any, x: Tensor) -> Tensor:
+    share = (x - of.low) / (of.high - of.low)
+    return torch.special.ndtri(share.clamp(LEAST_SHARE, 1 - LEAST_SHARE))
+
+
+FORMS = {Powers: _powers, Logarithms: _logarithms, NormalScores: _normal_scores}
 
 
 def doubles(values: np.ndarray | None) -> Tensor | None:

@@ -1,12 +1,15 @@
-"""Columns of real numbers with their skewness removed, where that describes the data better: a
-mixture of normals takes long tails for clusters.
+"""Columns of real numbers that are given another form, where that describes the data better: a
+mixture of normals takes long tails, and values at a bound, for clusters.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.special import ndtr, ndtri
 from sklearn.decomposition import PCA
 from sklearn.preprocessing import PowerTransformer
 
@@ -25,52 +28,75 @@ FEWEST, MAX_ROWS, MOST_SKEWED, MAX_DIM, FITTED = 30, 1500, 30, 10, 2
 SYMMETRIC = 0.5
 # By how many standard errors the transformed data must be more likely.
 SIGNIFICANT = 3.0
-# Least distance from 0 that a logarithm is taken of, in deviations.
-NEAREST = 1e-9
+# Least distance from 0 that a logarithm is taken of, in deviations; and from a bound, as a share of
+# the distance of the two.
+NEAREST, LEAST_SHARE = 1e-9, 2.0**-53
+# Location and scale, until they are known.
+UNIT = (np.zeros(1), np.ones(1))
 
 
 @dataclass(frozen=True)
-class Unskewed:
-    """Yeo and Johnson's power of each column (2000, Eq. 2.1), or all columns' logarithms,
-    standardized.
+class Unskewed(ABC):
+    """Another form of columns, standardized.
 
-    :ivar power: ``[D]``, 1 where a column is as it was.
     :ivar loc: mean of the transformed columns ``[D]``.
     :ivar scale: their deviation ``[D]``.
-    :ivar origin: what logarithms are taken of distances from ``[D]``; ``None`` for powers.
     """
 
-    power: np.ndarray
     loc: np.ndarray
     scale: np.ndarray
-    origin: np.ndarray | None = None
 
     def apply(self, x: np.ndarray) -> np.ndarray:
         """``[N, D]``, NaN where missing."""
         return (self._transformed(x) - self.loc) / self.scale
 
-    def below(self, x: np.ndarray) -> np.ndarray:
-        """Which columns ``[D]`` have values that no logarithm is taken of."""
-        if self.origin is None:
-            return np.zeros(x.shape[1], bool)
-        return np.any(x.astype(np.float32) <= self.origin.astype(np.float32), axis=0)
-
     def undo(self, y: np.ndarray) -> np.ndarray:
         with np.errstate(over="ignore"):  # the caller's bounds are finite
-            if self.origin is not None:
-                return np.exp(y * self.scale + self.loc) + self.origin
-            return self._transformer().inverse_transform(y * self.scale + self.loc)
+            return self._inverse(y * self.scale + self.loc)
 
     def log_slope(self, x: np.ndarray) -> np.ndarray:
         """Log of the derivative of :meth:`apply` at each entry ``[N, D]``."""
-        if self.origin is not None:
-            return -self._transformed(x) - np.log(self.scale)
-        return np.sign(x) * (self.power - 1) * np.log1p(np.abs(x)) - np.log(self.scale)
+        return self._log_slope(x) - np.log(self.scale)
+
+    def beyond(self, x: np.ndarray) -> np.ndarray:
+        """Which columns ``[D]`` have values that have no such form."""
+        return np.zeros(x.shape[1], bool)
+
+    def standardized(self, x: np.ndarray) -> Unskewed:
+        """With the location and scale of columns ``[N, D]``."""
+        y = self._transformed(x)
+        return replace(self, loc=np.nanmean(y, 0), scale=np.nanstd(y, 0).clip(NEAREST))
+
+    @abstractmethod
+    def _transformed(self, x: np.ndarray) -> np.ndarray: ...
+
+    @abstractmethod
+    def _inverse(self, y: np.ndarray) -> np.ndarray: ...
+
+    @abstractmethod
+    def _log_slope(self, x: np.ndarray) -> np.ndarray: ...
+
+
+@dataclass(frozen=True)
+class Powers(Unskewed):
+    """Yeo and Johnson's (2000, Eq. 2.1).
+
+    :ivar power: ``[D]``, 1 where a column is as it was.
+    """
+
+    power: np.ndarray
+
+    def __str__(self) -> str:
+        return "powers"
 
     def _transformed(self, x: np.ndarray) -> np.ndarray:
-        if self.origin is not None:
-            return np.log((x - self.origin).clip(NEAREST))
         return self._transformer().transform(x)
+
+    def _inverse(self, y: np.ndarray) -> np.ndarray:
+        return self._transformer().inverse_transform(y)
+
+    def _log_slope(self, x: np.ndarray) -> np.ndarray:
+        return np.sign(x) * (self.power - 1) * np.log1p(np.abs(x))
 
     def _transformer(self) -> PowerTransformer:
         transformer = PowerTransformer(standardize=False).set_output(transform="default")
@@ -79,14 +105,71 @@ class Unskewed:
         return transformer
 
 
-def unskewed_if_better(x: np.ndarray, zero: np.ndarray | None = None) -> Unskewed | None:
-    """The powers that bring each column nearest to a normal, or, of columns that are all positive,
-    logarithms, under which factors of all of them add up; ``None`` unless a mixture of normals in
-    principal components, and noise, then describe held-out rows better, in the units of ``x``, of
-    the most skewed columns. Where none is skewed nothing is fitted.
+@dataclass(frozen=True)
+class Logarithms(Unskewed):
+    """Under which factors of all columns add up.
+
+    :ivar origin: what they are taken of distances from ``[D]``.
+    """
+
+    origin: np.ndarray
+
+    def __str__(self) -> str:
+        return "logarithms"
+
+    def beyond(self, x: np.ndarray) -> np.ndarray:
+        return np.any(x <= self.origin, axis=0)
+
+    def _transformed(self, x: np.ndarray) -> np.ndarray:
+        return np.log((x - self.origin).clip(NEAREST))
+
+    def _inverse(self, y: np.ndarray) -> np.ndarray:
+        return np.exp(y) + self.origin
+
+    def _log_slope(self, x: np.ndarray) -> np.ndarray:
+        return -self._transformed(x)
+
+
+@dataclass(frozen=True)
+class NormalScores(Unskewed):
+    """Quantiles of the standard normal, of probabilities or ranks.
+
+    :ivar low: the least that a column may be ``[D]``.
+    :ivar high: the most ``[D]``.
+    """
+
+    low: np.ndarray
+    high: np.ndarray
+
+    def __str__(self) -> str:
+        return "normal scores"
+
+    def beyond(self, x: np.ndarray) -> np.ndarray:
+        return np.any((x <= self.low) | (x >= self.high), axis=0)
+
+    def _transformed(self, x: np.ndarray) -> np.ndarray:
+        share = (x - self.low) / (self.high - self.low)
+        return ndtri(share.clip(LEAST_SHARE, 1 - LEAST_SHARE))
+
+    def _inverse(self, y: np.ndarray) -> np.ndarray:
+        return self.low + ndtr(y) * (self.high - self.low)
+
+    def _log_slope(self, x: np.ndarray) -> np.ndarray:
+        volume = np.log(self.high - self.low) - np.log(2 * np.pi) / 2
+        return self._transformed(x) ** 2 / 2 - volume
+
+
+def unskewed_if_better(
+    x: np.ndarray, zero: np.ndarray | None = None, bounds: np.ndarray | None = None
+) -> Unskewed | None:
+    """The powers that bring each column nearest to a normal; of columns that are all positive,
+    logarithms; of columns within the same bounds, normal scores. ``None`` unless a mixture of
+    normals in principal components, and noise, then describe held-out rows better, in the units of
+    ``x``, of the most skewed columns.
 
     :param x: ``[N, D]``, standardized; NaN where missing.
     :param zero: the place of 0 in each column ``[D]``.
+    :param bounds: places that no column reaches ``[2, D]``.
     """
     rows = some_rows(x, most=MAX_ROWS)
     fitted = np.random.default_rng(0).permutation(len(rows)) % 3 < FITTED
@@ -94,50 +177,52 @@ def unskewed_if_better(x: np.ndarray, zero: np.ndarray | None = None) -> Unskewe
         return None
     skewness = np.abs(np.nansum(rows**3, 0)) / (~np.isnan(rows)).sum(0).clip(1)
     # Between few values, as of answers from 1 to 5, a power would only move the steps.
-    on_a_scale = (len(np.unique(own[~np.isnan(own)])) <= FEW_VALUES for own in rows.T)
-    if skewness.max() < SYMMETRIC or all(on_a_scale):
+    if all(len(np.unique(own[~np.isnan(own)])) <= FEW_VALUES for own in rows.T):
         return None
     judged = skewness.argsort()[-MOST_SKEWED:]
     rows = rows[:, judged]
-    candidates = [fitted_powers(rows[fitted])]
-    if zero is not None and _all_beyond(x, zero):
-        candidates.append(fitted_powers(rows[fitted], zero[judged]))
-    candidates = [f for f in candidates if f.origin is not None or not np.allclose(f.power, 1)]
-    if not candidates:
-        return None
-    before, most, best = _log_density(rows, fitted), 0.0, None
-    for found in candidates:
+    before, most, best = None, 0.0, None
+    for form in _forms(x, skewness.max() >= SYMMETRIC, zero, bounds):
+        found = form(rows[fitted], judged)
+        if isinstance(found, Powers) and np.allclose(found.power, 1):
+            continue
+        before = _log_density(rows, fitted) if before is None else before
         slope = np.nansum(found.log_slope(rows[~fitted]), 1)
         gain = _log_density(found.apply(rows), fitted) + slope - before
         error = gain.std(ddof=1) / np.sqrt(len(gain))
         if gain.mean() > max(SIGNIFICANT * error, most):
-            most, best = gain.mean(), found
-    return best and fitted_powers(x, zero if best.origin is not None else None)
+            most, best = gain.mean(), form
+    return None if best is None else best(x, slice(None))
 
 
-def _all_beyond(x: np.ndarray, zero: np.ndarray) -> bool:
-    """Whether several columns vary, and all are positive."""
+def _forms(
+    x: np.ndarray, skewed: bool, zero: np.ndarray | None, bounds: np.ndarray | None
+) -> Iterator[Callable[..., Unskewed]]:
+    """From rows of some columns, and these columns, to forms that their ends allow."""
     with np.errstate(invalid="ignore"):
         low, high = np.fmin.reduce(x), np.fmax.reduce(x)
-    return len(zero) > 1 and bool(((low > zero) & (high > low)).all())
+    several = x.shape[1] > 1 and bool((high > low).all())
+    if skewed:
+        yield lambda rows, own: fitted_powers(rows)
+    if skewed and several and zero is not None and (low > zero).all():
+        yield lambda rows, own: Logarithms(*UNIT, zero[own]).standardized(rows)
+    # Of small probabilities logarithms are much the same.
+    if several and bounds is not None and (high > bounds.mean(0)).any():
+        yield lambda rows, own: NormalScores(*UNIT, *bounds[:, own]).standardized(rows)
 
 
-def fitted_powers(x: np.ndarray, origin: np.ndarray | None = None) -> Unskewed:
-    """The likeliest powers of columns ``[N, D]``, NaN where missing, or logarithms of distances
-    from ``origin`` ``[D]``. Constant and empty columns stay as they are.
+def fitted_powers(x: np.ndarray) -> Powers:
+    """The likeliest powers of columns ``[N, D]``, NaN where missing. Constant and empty columns
+    stay as they are.
     """
-    if origin is not None:
-        logs = np.log(x - origin)
-        one = np.ones(x.shape[1])
-        return Unskewed(one, np.nanmean(logs, 0), np.nanstd(logs, 0).clip(NEAREST), origin)
     varies = np.fmax.reduce(x) > np.fmin.reduce(x)
     power, loc, scale = np.ones(x.shape[1]), np.zeros(x.shape[1]), np.ones(x.shape[1])
     if varies.any():
         fitted = PowerTransformer(standardize=False).fit(x[:, varies])
         power[varies] = fitted.lambdas_.clip(LOWEST, HIGHEST)
-        columns = Unskewed(power, loc, scale).apply(x)[:, varies]
+        columns = Powers(loc, scale, power).apply(x)[:, varies]
         loc[varies], scale[varies] = np.nanmean(columns, 0), np.nanstd(columns, 0)
-    return Unskewed(power, loc, scale)
+    return Powers(loc, scale, power)
 
 
 def _log_density(x: np.ndarray, fitted: np.ndarray) -> np.ndarray:
