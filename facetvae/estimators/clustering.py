@@ -567,6 +567,13 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
     def _of_columns(
         self, views: ColumnViews, x: np.ndarray, names: Names, view: View
     ) -> SubspaceStrategy:
+        columns = getattr(self, "feature_names_in_", np.arange(x.shape[1]))
+        for curve in views.curved:
+            own = columns[curve.columns[curve.columns < len(columns)]]
+            warn(
+                f"the columns {own.tolist()} of X depend on each other, but in no few clusters, as "
+                "numbers along a curve do: they are in no facet; fit to them alone to look for many"
+            )
         names, kind = names or facet_names(views.number), partial(ViewStrategy, views=views)
         kind = partial(kind, named=self.facets is not None)
         strategy = self._subspaces(kind, x, names, views.dim, view, SUBSPACE_STEPS)

@@ -21,6 +21,7 @@ from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
+from facetvae.table_rules.dip import dip_between
 from facetvae.table_rules.grids import JOINT, grid_of, shared_information
 from facetvae.table_rules.known import allowed, starts_of, sureness
 from facetvae.table_rules.merging import fitted_mixture, on_one_thread
@@ -35,7 +36,7 @@ MAX_COLUMNS, MAX_ROWS = 64, 2000
 BINS, LEVEL = 5, 0.01
 # Most clusters of a view, how many pictures or curves have, and most of a column by itself; how
 # many numbers without a gain end the search, and starts of each.
-MOST, MANY_KINDS, MOST_ALONE, PATIENCE, STARTS = 12, 8, 3, 2, 2
+MOST, MANY_KINDS, MOST_ALONE, PATIENCE, STARTS = 20, 8, 3, 2, 2
 # Passes over the rows, and the gain in nats a row that ends them; how often columns change places.
 PASSES, ENOUGH, ROUNDS, REFITS = 100, 1e-4, 5, 2
 # Nats a row below another view from which on one is not fitted further.
@@ -43,6 +44,8 @@ SLACK = 0.1
 # Rows at a column's own frequencies that are added to each cluster; of numbers, half of one at the
 # column's variance. And the least share of that variance within a cluster.
 PRIOR, LEAST = 1.0, 1e-3
+# p-value of a dip between clusters that are apart.
+APART = 0.05
 # The variance of a constant column.
 SMALL = 1e-12
 
@@ -321,11 +324,13 @@ class ColumnViews:
     :ivar views: each a :class:`ColumnView`, or a :class:`SubspaceView` in the place of such.
     :ivar statistics: of the rows that they were fitted to.
     :ivar recoding: how columns are read; their numbers are of what it gives.
+    :ivar curved: further ones whose columns lie on a curve, which are no facets.
     """
 
     views: Sequence[Any]
     statistics: Statistics
     recoding: Recoding
+    curved: Sequence[ColumnView] = ()
 
     @property
     def number(self) -> int:
@@ -370,6 +375,7 @@ class ColumnViews:
     def log_density(self) -> np.ndarray:
         """Of the fitted rows' free numbers ``[N]``, in nats, less BIC's cost."""
         fitted, views = self.statistics, list({id(v.r): v for v in self.of_numbers}.values())
+        views.extend(self.curved)
         left = np.setdiff1d(self.free_numbers, _all_columns(views))
         one = np.ones((len(fitted.values), 1))
         views.append(_correlated(ColumnView(fitted, left, float(fitted.alone[left].sum()), one)))
@@ -441,11 +447,26 @@ def column_views(values: np.ndarray, levels: Sequence[int], seed: int = 0) -> Co
     groups = [np.flatnonzero(part == p) for p in np.unique(part)]
     found = [view for own in groups for view in _divided(fitted, own, dependence, seed)]
     views = [v for v in _exchanged(fitted, found, seed) if v.fit > _apart(fitted, v, seed)]
-    # Numbers of which more and more clusters are likelier lie on a curve.
-    views = [v for v in views if v.num_clusters < MANY_KINDS or len(v.numbers) < len(v.columns)]
     views.sort(key=lambda view: view.fit - fitted.alone[view.columns].sum())
-    views = [part for view in views for part in _grid(fitted, view, seed)]
-    return ColumnViews(views, fitted, recoding)
+    bent = [_is_curved(fitted, view, alone=len(views) == 1) for view in views]
+    curved = [view for view, own in zip(views, bent, strict=True) if own]
+    clear = [view for view, own in zip(views, bent, strict=True) if not own]
+    views = [part for view in clear for part in _grid(fitted, view, seed)]
+    return ColumnViews(views, fitted, recoding, curved)
+
+
+def _is_curved(fitted: Statistics, view: ColumnView, alone: bool) -> bool:
+    """Whether numbers lie on a curve, of which more and more clusters are likelier: if hardly any
+    cluster is apart from the one that it overlaps most, by a dip; or no other view is there.
+    """
+    K = view.num_clusters
+    if K < MANY_KINDS or len(view.numbers) < len(view.columns):
+        return False
+    z, label = fitted.standardized(view.columns), view.r.argmax(1)
+    nearest = (_overlap(view) - 2 * np.eye(K)).argmax(1)
+    pairs = [np.isin(label, [k, near]) for k, near in enumerate(nearest)]
+    apart = [dip_between(z[own], label[own] == k) < APART for k, own in enumerate(pairs)]
+    return alone or K == MOST or sum(apart) < K / 2
 
 
 def _grid(fitted: Statistics, view: ColumnView, seed: int) -> list[ColumnView]:
@@ -560,12 +581,17 @@ def _view(fitted: Statistics, columns: np.ndarray, seed: int, most: int = MOST) 
 
 def _joined(view: ColumnView) -> ColumnView:
     """With the two clusters that overlap most as one."""
-    rows = view.r.sum(0)
-    shared = view.r.T @ view.r / np.minimum(rows[:, None], rows).clip(SMALL)
-    first, second = np.unravel_index(np.triu(shared, 1).argmax(), shared.shape)
+    shared = np.triu(_overlap(view), 1)
+    first, second = np.unravel_index(shared.argmax(), shared.shape)
     r = np.delete(view.r, second, 1)
     r[:, first] += view.r[:, second]
     return _mixture(replace(view, r=r))
+
+
+def _overlap(view: ColumnView) -> np.ndarray:
+    """Of each two clusters, as a share of the smaller one ``[K, K]``."""
+    rows = view.r.sum(0)
+    return view.r.T @ view.r / np.minimum(rows[:, None], rows).clip(SMALL)
 
 
 def _with_clusters(view: ColumnView, k: int, seed: int = 0) -> ColumnView:

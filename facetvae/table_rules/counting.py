@@ -25,7 +25,7 @@ from facetvae.table_rules.components import (
     principal_dimensions,
     rank,
 )
-from facetvae.table_rules.dip import dip_p_value
+from facetvae.table_rules.dip import FEWEST, dip_between
 from facetvae.table_rules.grids import JOINT, grid_of, shared_information
 from facetvae.table_rules.merging import ClusterCount, MergeTree, merge_tree, on_one_thread
 from facetvae.table_rules.rows import some_rows
@@ -62,8 +62,8 @@ BEYOND = 1.25
 DIVIDES = 0.5
 # Rows for each dimension in which facets are looked for: of fewer, some direction has two modes.
 ROWS_A_DIMENSION = 10
-# Fewest rows of a cluster whose dip is tested, and of a table whose neighbors are.
-FEWEST, FEWEST_NEIGHBORS = 5, 30
+# Fewest rows of a table whose neighbors are looked for.
+FEWEST_NEIGHBORS = 30
 
 
 @dataclass(frozen=True)
@@ -486,8 +486,5 @@ def _dips(z: np.ndarray, tree: MergeTree) -> Iterator[float]:
     component = tree.mixture.predict(z)
     for k in range(2, 2 + int((tree.heights < DEEP).sum())):
         first, second = (np.isin(component, own) for own in tree.joined_at(k))
-        if min(first.sum(), second.sum()) >= FEWEST:
-            rows = first | second
-            line = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=1e-6)
-            line.fit(z[rows], first[rows])
-            yield dip_p_value(line.decision_function(z[rows]))
+        rows = first | second
+        yield dip_between(z[rows], first[rows])

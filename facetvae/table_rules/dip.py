@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from facetvae.table_rules.rows import some_rows
 
@@ -12,6 +13,8 @@ DIPS = (0.2842, 0.3675, 0.4442, 0.4874, 0.5287, 0.5765, 0.61, 0.6347, 0.6646, 0.
 DIP_LEVELS = (0.9, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 # Of longer samples so many are drawn.
 MAX_VALUES = 2000
+# Fewest rows of a cluster whose dip is tested.
+FEWEST = 5
 
 
 def dip_p_value(values: np.ndarray) -> float:
@@ -24,6 +27,19 @@ def dip_p_value(values: np.ndarray) -> float:
     slope = (log_p[-1] - log_p[-2]) / (square[-1] - square[-2])
     beyond = slope * max(0.0, size - square[-1])
     return float(np.exp(np.interp(size, square, log_p) + beyond))
+
+
+def dip_between(z: np.ndarray, first: np.ndarray) -> float:
+    """The p-value of the dip between two clusters, along the line that separates them best; 1 if
+    one has fewer than five rows.
+
+    :param z: ``[N, d]``.
+    :param first: which rows are of the first cluster ``[N]``.
+    """
+    if min(first.sum(), len(first) - first.sum()) < FEWEST:
+        return 1.0
+    line = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=1e-6)
+    return dip_p_value(line.fit(z, first).decision_function(z))
 
 
 def dip(values: np.ndarray) -> float:

@@ -106,6 +106,34 @@ def test_small_clusters_are_found(seed: int) -> None:
     assert max(nmi(small, own) for own in clusters) > 0.8
 
 
+@pytest.mark.parametrize("number", [9, 12, pytest.param(16, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.thorough)])
+def test_many_clusters_are_found_beside_few(number: int, seed: int) -> None:
+    """A set with eight clusters or more was taken for a curve: nothing was found of the many."""
+    rng = np.random.default_rng(seed)
+    labels = [rng.integers(k, size=1500) for k in (3, number)]
+    x = np.concatenate([2.0 * rng.normal(size=(label.max() + 1, 6))[label] for label in labels], 1)
+    found = column_views(x + rng.normal(size=x.shape), [0] * 12)
+    assert sorted(view.columns.tolist() for view in found.views) == [[*range(6)], [*range(6, 12)]]
+    for truth in labels:
+        scores = (nmi(truth, view.r.argmax(1)) for view in found.views)
+        assert max(scores) > 0.8
+    assert not found.curved
+
+
+def test_columns_on_a_curve_beside_a_grouping_are_told() -> None:
+    """A circle's parts were seven clusters, and the grouping was lost."""
+    rng = np.random.default_rng(0)
+    label, angle = rng.integers(3, size=1000), rng.uniform(0, 2 * np.pi, 1000)
+    numbers = 3 * rng.normal(size=(3, 4))[label] + rng.normal(size=(1000, 4))
+    circle = np.stack([np.cos(angle), np.sin(angle)], 1) + 0.1 * rng.normal(size=(1000, 2))
+    x = pd.DataFrame(np.concatenate([numbers, circle], 1), columns=list("abcdef"))
+    with pytest.warns(UserWarning, match=r"the columns \['e', 'f'\] of X depend on each other"):
+        found = MultiFacetClustering(random_state=0, network="linear").fit(x)
+    assert found.n_clusters_ == [3]
+    assert nmi(label, found.labels_[:, 0]) > 0.6
+
+
 def test_a_wide_cluster_stays_one() -> None:
     """K-means with three clusters divides it and joins two narrow ones, so four were found."""
     for seed in (0, 4):
