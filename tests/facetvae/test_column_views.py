@@ -106,6 +106,18 @@ def test_small_clusters_are_found(seed: int) -> None:
     assert max(nmi(small, own) for own in clusters) > 0.8
 
 
+def test_columns_join_the_set_that_they_gain_most_in() -> None:
+    """Of 100 rows, in which not all columns of a set depend on each other beyond chance."""
+    joined = []
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        label = rng.integers(3, size=100)
+        x = 1.5 * rng.normal(size=(3, 6))[label] + rng.normal(size=(100, 6))
+        views = column_views(np.concatenate([x, rng.normal(size=(100, 4))], 1), [0] * 10).views
+        joined.append(sum(len(np.intersect1d(view.columns, range(6))) for view in views))
+    assert sum(joined) >= 25  # 18 if none joins
+
+
 @pytest.mark.parametrize("number", [9, 12, pytest.param(16, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.thorough)])
 def test_many_clusters_are_found_beside_few(number: int, seed: int) -> None:
