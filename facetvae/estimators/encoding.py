@@ -239,11 +239,12 @@ class _Summary:
             ends = np.array([[0.0], [1.0]])
         if ends.shape[1] != 1:
             return None
-        each = (part[(part > ends[0]) & (part < ends[1])] for part in self.parts())
-        within = np.array([(part.min(), part.max()) for part in each if len(part)]).T
-        step = (within[0].min(initial=ends[1, 0]), within[1].max(initial=ends[0, 0])) - ends[:, 0]
-        reached = np.equal((self.least, self.most), ends[:, 0])
-        return ends - (step * reached / 2)[:, None]
+        values = self.some()
+        within = values[(values > ends[0]) & (values < ends[1])]
+        if not len(within):
+            return None
+        step = np.array([[within.min()], [within.max()]]) - ends
+        return ends - step / 2 * (ends == [[self.least], [self.most]])
 
     def _are_pixels(self) -> bool:
         """Whether all columns begin at 0, and many, but not all that vary, reach the largest."""

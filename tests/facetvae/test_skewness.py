@@ -160,7 +160,7 @@ def test_columns_within_bounds_are_read_as_normal_scores(bounded: Any) -> None:
 def test_normal_scores_are_of_values_within_bounds_in_common() -> None:
     p = norm.cdf(np.random.default_rng(0).normal(size=(400, 5)))
     assert isinstance(encoding_of(p, None, as_columns=True).unskewed, NormalScores)
-    for other in (p * 0.3, p * np.arange(1, 6), norm.ppf(p)):
+    for other in (p * 0.3, p * np.arange(1, 6), norm.ppf(p), np.sign(p - 0.5)):
         assert not isinstance(encoding_of(other, None, as_columns=True).unskewed, NormalScores)
 
 
