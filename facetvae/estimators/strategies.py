@@ -678,7 +678,8 @@ def views_found(x: np.ndarray, seed: int, view: View, count: FacetCount | None) 
         )
         for facet, maps in zip(count.facets, count.subspaces.maps, strict=True)
     ]
-    return replace(found, views=[*instead, *found.of_codes] if found.of_codes else [])
+    views = [*instead, *found.of_codes] if found.of_codes else []
+    return replace(found, views=views, curved=())  # subspaces are of these columns, too
 
 
 def sums_found(

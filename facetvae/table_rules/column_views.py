@@ -462,11 +462,13 @@ def _is_curved(fitted: Statistics, view: ColumnView, alone: bool) -> bool:
     K = view.num_clusters
     if K < MANY_KINDS or len(view.numbers) < len(view.columns):
         return False
+    if alone or K == MOST:
+        return True
     z, label = fitted.standardized(view.columns), view.r.argmax(1)
     nearest = (_overlap(view) - 2 * np.eye(K)).argmax(1)
     pairs = [np.isin(label, [k, near]) for k, near in enumerate(nearest)]
     apart = [dip_between(z[own], label[own] == k) < APART for k, own in enumerate(pairs)]
-    return alone or K == MOST or sum(apart) < K / 2
+    return sum(apart) < K / 2
 
 
 def _grid(fitted: Statistics, view: ColumnView, seed: int) -> list[ColumnView]:
