@@ -17,8 +17,7 @@ from scipy.optimize import linear_sum_assignment
 from scipy.stats import entropy, multivariate_t, norm
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics import adjusted_rand_score, silhouette_score
-from sklearn.mixture import GaussianMixture
+from sklearn.metrics import adjusted_rand_score
 
 from facetvae.table_rules.grids import grid_of, shared_information
 from facetvae.table_rules.known import allowed, labeled_first, shared_with, starts_of, sureness
@@ -38,8 +37,9 @@ FEW = 6
 # Mean adjusted Rand index between fits from which on clusters are stable, and by which others are
 # steadier; pairs of halves, and starts, that are compared; fits of k-means in each.
 STABLE, STEADIER, HALVES, STARTS, FITS = 0.75, 0.05, 5, 5, 10
-# What is added to the variance of a mixture's clusters, as a share of the least.
-LEAST_WIDTH = 0.05
+# Rows for each column by which clusters' covariances are drawn to what they have in common: where
+# these are to differ, in what another facet's clusters leave, and where they are one.
+OWN, LEFT, ONE = 2, 4, np.inf
 # Degrees of freedom of heavy tails; the last are hardly any.
 TAILS = (3, 5, 10, 30, 1000)
 # Share of what a second facet explains that is to be alike in all clusters of the first.
@@ -217,14 +217,16 @@ def _sum_of(x: np.ndarray, *labels: np.ndarray, wanted: Iterable[int | None] = (
     return _maximized(x, _of_clusters(labels, [k or 1 + int(own.max()) for own, k in each]))
 
 
-def _clusters_beside(x: np.ndarray, means: Sequence[np.ndarray], k: int, seed: int) -> np.ndarray:
+def _clusters_beside(
+    x: np.ndarray, means: Sequence[np.ndarray], k: int, seed: int, fits: int = FITS
+) -> np.ndarray:
     """Of k-means, in what the directions of other facets' means leave of rows ``[N, D]``."""
     left = x - x.mean(0)
     for other in means:
         spanned = _spanned(other, x.shape[1])
         left = left - left @ spanned.T @ spanned
     with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):  # of equal rows
-        return KMeans(k, n_init=FITS, random_state=seed).fit(left).labels_
+        return KMeans(k, n_init=fits, random_state=seed).fit(left).labels_
 
 
 def _starts(
@@ -286,8 +288,9 @@ def facets_that_add_up(
     looked_at = min(len(rows), MOST_WORK // prod(least))
     if looked_at < FEWEST * max(4, *least) or not (rows.std(0) > 0).all():
         return None
-    tied, full = (_mixtures(rows, kind, seed) for kind in ("tied", "full"))
-    alike, own = _fewest(tied), _fewest(full, errors=1.0)
+    most = min(MOST, len(rows) // (2 * FEWEST))  # of a grid of clusters BIC has several minima
+    tied, free = (_mixtures(rows, most, seed, drawn) for drawn in (ONE, OWN))
+    alike, own = (min(fits, key=lambda fit: fit.bic) for fits in (tied, free))
     each_own = own.aic < alike.aic  # which makes new rows likelier
     first = own if each_own else alike
     label, surely = first.label, numbers is None
@@ -317,43 +320,56 @@ def facets_that_add_up(
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """Clusters ``[N]`` of normals, how well these say the rows, and these rows' density ``[N]``."""
+    """Clusters ``[N]`` of normals with so many parameters, and the rows' log-density ``[N]``."""
 
     label: np.ndarray
-    bic: float
-    aic: float
+    free: float
     log_density: np.ndarray
 
+    @property
+    def bic(self) -> float:
+        return float(self.free * np.log(len(self.label)) - 2 * self.log_density.sum())
 
-def _mixture(x: np.ndarray, k: int, kind: str, seed: int) -> Mixture:
-    """Of normals with one covariance (``"tied"``) or one each (``"full"``)."""
-    how = {"covariance_type": kind, "n_init": STARTS, "random_state": seed}
-    with warnings.catch_warnings():  # of equal rows, and of mixtures that are far from the best
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        fit = GaussianMixture(k, reg_covar=LEAST_WIDTH * x.var(0).min(), **how).fit(x)
-    label = np.unique(fit.predict(x), return_inverse=True)[1]
-    return Mixture(label, fit.bic(x), fit.aic(x), fit.score_samples(x))
+    @property
+    def aic(self) -> float:
+        return float(2 * (self.free - self.log_density.sum()))
 
 
-def _mixtures(x: np.ndarray, kind: str, seed: int) -> list[Mixture]:
-    """Of one normal to twelve: of a grid of clusters the BIC has several minima."""
-    most = min(MOST, len(x) // (2 * FEWEST))
-    return [_mixture(x, k, kind, seed) for k in range(1, most + 1)]
+def _mixtures(x: np.ndarray, most: int, seed: int, drawn: float) -> list[Mixture]:
+    """Of one normal, of two, and so on."""
+    return [_mixture(x, k, seed, drawn) for k in range(1, most + 1)]
 
 
-def _fewest(fits: Sequence[Mixture], errors: float = 0.0) -> Mixture:
-    """The first whose BIC is within so many standard errors of the lowest (the rule of Breiman et
-    al., *Classification and regression trees*, 1984).
+def _mixture(x: np.ndarray, k: int, seed: int, drawn: float) -> Mixture:
+    """The likeliest of a few, of ``k`` normals whose covariances are drawn to what they have in
+    common as by further rows, so many for each column: a cluster's own rows say little of all pairs
+    of columns (as in regularized discriminant analysis; Friedman, 1989).
     """
-    best = min(fits, key=lambda fit: fit.bic)
+    starts = [_clusters_beside(x, [], k, seed + i, fits=1) for i in range(STARTS)]
+    fits = [_drawn_together(x, label, k, drawn * x.shape[1]) for label in starts]
+    return max(fits, key=lambda fit: fit.log_density.sum())
 
-    def is_near(fit: Mixture) -> bool:
-        each = best.log_density - fit.log_density
-        return bool(
-            (fit.bic - best.bic) / (2 * len(each)) <= errors * each.std() / len(each) ** 0.5
-        )
 
-    return next(filter(is_near, fits))
+def _drawn_together(x: np.ndarray, label: np.ndarray, k: int, further: float) -> Mixture:
+    """By EM, from clusters ``[N]``."""
+    (N, D), r, last = x.shape, np.eye(k)[label], -np.inf
+    least = LEAST_NOISE * x.var(0).mean() * np.eye(D)
+    for _ in range(STEPS):
+        rows = r.sum(0)
+        apart = x - (r.T @ x / rows.clip(1)[:, None])[:, None]  # [K, N, D]
+        own = (apart * r.T[:, :, None]).transpose(0, 2, 1) @ apart
+        share = (1 / (rows + further))[:, None, None]
+        each = share * own + (1 - share * rows[:, None, None]) * own.sum(0) / N
+        root = np.linalg.cholesky(np.linalg.inv(each + least))
+        volume = np.log(np.diagonal(root, 0, 1, 2)).sum(1) - D / 2 * np.log(2 * np.pi)
+        prior = np.log((rows + 1) / (N + k))
+        r, log_density = _posterior(prior + volume - ((apart @ root) ** 2).sum(2).T / 2)
+        if (value := log_density.mean()) - last < CONVERGED:
+            break
+        last = value
+    covariances = k if further < np.inf else 1
+    free = k * (D + 1) - 1 + covariances * D * (D + 1) / 2
+    return Mixture(np.unique(r.argmax(1), return_inverse=True)[1], free, log_density)
 
 
 def _shows_clusters(x: np.ndarray, fit: Mixture, seed: int) -> bool:
@@ -369,8 +385,8 @@ def _shows_clusters(x: np.ndarray, fit: Mixture, seed: int) -> bool:
     each = norm.logpdf(powers.apply(sources)) + powers.log_slope(sources)
     without = [(own.logpdf(x), D * (D + 3) / 2 + 1) for own in tails]
     without.append((each.sum(1) + np.linalg.slogdet(maps)[1], D * (D + 2)))
-    price = fit.bic / 2 + fit.log_density.sum()
-    return all(
+    price = fit.free * np.log(n) / 2
+    return bool(fit.label.any()) and all(
         _is_likelier(fit.log_density - own, price - free * np.log(n) / 2) for own, free in without
     )
 
@@ -386,7 +402,7 @@ def _in_own_noise(
     """Facets beside one whose clusters have each a noise of their own: what two clusters of the
     other explain tells whether these are alike in all clusters of the first, or parts of some.
     """
-    fits = {k: _mixture(x, k, "full", seed) if k else own for k in wanted}
+    fits = {k: _mixture(x, k, seed, OWN) if k else own for k in wanted}
     best = min(fits, key=lambda k: fits[k].bic)
     place = max(j for j, k in enumerate(wanted) if k == best)
     first = fits[best].label
@@ -424,10 +440,10 @@ def _in_likeliest_order(
 
 
 def _clusters_in(left: np.ndarray, k: int | None, seed: int) -> np.ndarray:
-    """So many, or of two and more those that lie best apart."""
+    """So many, or as many, from two on, as normals with a covariance each have the lowest BIC."""
     if k is None:
-        each = [_clusters_in(left, n, seed) for n in range(2, MOST_FURTHER + 1)]
-        return max(each, key=lambda own: silhouette_score(left, own) if own.max() else -1.0)
+        each = [own.bic for own in _mixtures(left, MOST_FURTHER, seed, LEFT)]
+        k = 2 + int(np.argmin(each[1:]))
     label = _likeliest(_starts(left, [k], seed), left).labels(left)[0]
     return np.unique(label, return_inverse=True)[1]
 

@@ -142,9 +142,9 @@ def test_what_clusters_consist_of_is_no_further_facet() -> None:
 
 def test_clusters_that_are_combinations_hide_no_facet() -> None:
     """The lowest BIC is that of 12 clusters, nearly all combinations of three and five; beside
-    these, what was found shared 0.42 and 0.79 with the labelings.
+    these, what was found shared 0.42 and 0.80 with the labelings.
     """
-    x, labels = drawn(600, (3, 5), seed=0, size=2.5)
+    x, labels = drawn(600, (3, 5), seed=7, size=2.5)
     found = facets_that_add_up(x)
     assert found is not None
     assert min(agreement(found.labels(x), labels)) > 0.95
