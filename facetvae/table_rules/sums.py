@@ -17,7 +17,7 @@ from scipy.optimize import linear_sum_assignment
 from scipy.stats import entropy, multivariate_t, norm
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics import adjusted_rand_score
+from sklearn.metrics import adjusted_rand_score, silhouette_score
 
 from facetvae.table_rules.grids import grid_of, shared_information
 from facetvae.table_rules.known import allowed, labeled_first, shared_with, starts_of, sureness
@@ -38,8 +38,8 @@ FEW = 6
 # steadier; pairs of halves, and starts, that are compared; fits of k-means in each.
 STABLE, STEADIER, HALVES, STARTS, FITS = 0.75, 0.05, 5, 5, 10
 # Rows for each column by which clusters' covariances are drawn to what they have in common: where
-# these are to differ, in what another facet's clusters leave, and where they are one.
-OWN, LEFT, ONE = 2, 4, np.inf
+# these may differ, and where they are one.
+OWN, ONE = 2.0, np.inf
 # Degrees of freedom of heavy tails; the last are hardly any.
 TAILS = (3, 5, 10, 30, 1000)
 # Share of what a second facet explains that is to be alike in all clusters of the first.
@@ -288,8 +288,9 @@ def facets_that_add_up(
     looked_at = min(len(rows), MOST_WORK // prod(least))
     if looked_at < FEWEST * max(4, *least) or not (rows.std(0) > 0).all():
         return None
-    most = min(MOST, len(rows) // (2 * FEWEST))  # of a grid of clusters BIC has several minima
-    tied, free = (_mixtures(rows, most, seed, drawn) for drawn in (ONE, OWN))
+    # All numbers: of a grid of clusters BIC has several minima.
+    each = range(1, 1 + min(MOST, len(rows) // (2 * FEWEST)))
+    tied, free = ([_mixture(rows, k, seed, drawn) for k in each] for drawn in (ONE, OWN))
     alike, own = (min(fits, key=lambda fit: fit.bic) for fits in (tied, free))
     each_own = own.aic < alike.aic  # which makes new rows likelier
     first = own if each_own else alike
@@ -333,11 +334,6 @@ class Mixture:
     @property
     def aic(self) -> float:
         return float(2 * (self.free - self.log_density.sum()))
-
-
-def _mixtures(x: np.ndarray, most: int, seed: int, drawn: float) -> list[Mixture]:
-    """Of one normal, of two, and so on."""
-    return [_mixture(x, k, seed, drawn) for k in range(1, most + 1)]
 
 
 def _mixture(x: np.ndarray, k: int, seed: int, drawn: float) -> Mixture:
@@ -440,10 +436,10 @@ def _in_likeliest_order(
 
 
 def _clusters_in(left: np.ndarray, k: int | None, seed: int) -> np.ndarray:
-    """So many, or as many, from two on, as normals with a covariance each have the lowest BIC."""
+    """So many, or of two and more those that lie best apart."""
     if k is None:
-        each = [own.bic for own in _mixtures(left, MOST_FURTHER, seed, LEFT)]
-        k = 2 + int(np.argmin(each[1:]))
+        each = [_clusters_in(left, n, seed) for n in range(2, MOST_FURTHER + 1)]
+        return max(each, key=lambda own: silhouette_score(left, own) if own.max() else -1.0)
     label = _likeliest(_starts(left, [k], seed), left).labels(left)[0]
     return np.unique(label, return_inverse=True)[1]
 
