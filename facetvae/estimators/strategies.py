@@ -497,7 +497,7 @@ class SumStrategy(SubspaceStrategy):
         return replace(other, found=found or self.found)
 
     def numbers(self, x: np.ndarray, latents: FacetGuide, chosen: Numbers) -> Counts:
-        why, each = "lowest BIC, the same in halves, or best apart", self.found.numbers
+        why, each = "lowest BIC, or the same in halves", self.found.numbers
         return {
             name: ClusterCount(k, "as given" if chosen[name] else why)
             for name, k in zip(self.names, each, strict=True)

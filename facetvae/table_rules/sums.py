@@ -17,7 +17,7 @@ from scipy.optimize import linear_sum_assignment
 from scipy.stats import entropy, multivariate_t, norm
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics import adjusted_rand_score, silhouette_score
+from sklearn.metrics import adjusted_rand_score
 
 from facetvae.table_rules.grids import grid_of, shared_information
 from facetvae.table_rules.known import allowed, labeled_first, shared_with, starts_of, sureness
@@ -436,10 +436,10 @@ def _in_likeliest_order(
 
 
 def _clusters_in(left: np.ndarray, k: int | None, seed: int) -> np.ndarray:
-    """So many, or of two and more those that lie best apart."""
+    """So many, or of two and more those that halves of the rows agree on best."""
     if k is None:
-        each = [_clusters_in(left, n, seed) for n in range(2, MOST_FURTHER + 1)]
-        return max(each, key=lambda own: silhouette_score(left, own) if own.max() else -1.0)
+        agreement = _agreement(left, MOST_FURTHER, seed)
+        k = max(agreement, key=agreement.__getitem__)
     label = _likeliest(_starts(left, [k], seed), left).labels(left)[0]
     return np.unique(label, return_inverse=True)[1]
 
@@ -544,9 +544,14 @@ def _resized(x: np.ndarray, found: FacetSum, numbers: Sequence[int], seed: int) 
 
 def _stable(x: np.ndarray, most: int, seed: int) -> int:
     """The largest number of clusters that hardly any other is steadier than in halves."""
-    agreement = {k: fmean(_between_halves(x, k, seed)) for k in range(2, most + 1)}
+    agreement = _agreement(x, most, seed)
     best = max(agreement.values(), default=0.0)
     return max((k for k, value in agreement.items() if value >= best - STEADIER), default=1)
+
+
+def _agreement(x: np.ndarray, most: int, seed: int) -> dict[int, float]:
+    """Of fits to halves of rows, by the number of clusters, from two on."""
+    return {k: fmean(_between_halves(x, k, seed)) for k in range(2, most + 1)}
 
 
 def _between_halves(x: np.ndarray, k: int, seed: int) -> Iterator[float]:

@@ -12,7 +12,15 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.metrics import normalized_mutual_info_score
 
 from facetvae.estimators import MultiFacetClustering
-from facetvae.table_rules.sums import FacetSum, agreeing, facets_that_add_up, share_alike
+from facetvae.table_rules.sums import (
+    ONE,
+    OWN,
+    FacetSum,
+    _mixture,
+    agreeing,
+    facets_that_add_up,
+    share_alike,
+)
 from lab.protocols.embeddings import drawn_embeddings
 
 # One draw, and in thorough tests two more.
@@ -61,6 +69,29 @@ def test_a_density_is_that_of_all_combinations() -> None:
     unit = rng.uniform(0.5, 2, 4)
     moved = found.divided_by(unit).log_density(x / unit) - np.log(unit).sum()
     np.testing.assert_allclose(moved, found.log_density(x), rtol=1e-9)
+
+
+@pytest.mark.parametrize("drawn", [OWN, ONE])
+def test_covariances_are_drawn_to_what_they_have_in_common(drawn: float) -> None:
+    """Of clusters that lie far apart: each one's own, weighted by its rows, and the mean of all,
+    weighted by further rows, ``drawn`` for each of four columns; SciPy's normals of these.
+    """
+    rng = np.random.default_rng(0)
+    label = rng.permutation(np.arange(90) % 9 // 2 % 3)  # of 40, 20 and 30 rows
+    scale = np.exp(rng.normal(size=(3, 4)))[label]
+    x = 20 * rng.normal(size=(3, 4))[label] + scale * rng.normal(size=(90, 4))
+    rows = np.bincount(label)
+    own = np.stack([np.cov(x[label == k].T, bias=True) for k in range(3)])
+    mean = np.average(own, 0, rows)
+    share = (rows / (rows + 4 * drawn))[:, None, None]
+    each = zip((rows + 1) / 93, share * own + (1 - share) * mean, range(3), strict=True)
+    expected = [
+        np.log(w) + multivariate_normal(x[label == k].mean(0), covariance).logpdf(x)
+        for w, covariance, k in each
+    ]
+    found = _mixture(x, 3, 0, drawn)
+    np.testing.assert_allclose(found.log_density, logsumexp(expected, 0), atol=0.01)
+    assert found.free == 3 * 4 + 2 + (3 if drawn < np.inf else 1) * 4 * 5 / 2
 
 
 def test_coordinates_of_a_facet_know_nothing_of_the_others() -> None:
