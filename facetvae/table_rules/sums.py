@@ -36,7 +36,7 @@ MOST, MOST_FURTHER, FEWEST = 12, 8, 15
 FEW = 6
 # Mean adjusted Rand index between fits from which on clusters are stable, and by which others are
 # steadier; pairs of halves, and starts, that are compared; fits of k-means in each.
-STABLE, STEADIER, HALVES, STARTS, FITS = 0.75, 0.05, 5, 5, 10
+STABLE, STEADIER, HALVES, STARTS, FITS = 0.75, 0.02, 5, 5, 10
 # Rows for each column by which clusters' covariances are drawn to what they have in common: where
 # these may differ, and where they are one.
 OWN, ONE = 2.0, np.inf
@@ -436,10 +436,8 @@ def _in_likeliest_order(
 
 
 def _clusters_in(left: np.ndarray, k: int | None, seed: int) -> np.ndarray:
-    """So many, or of two and more those that halves of the rows agree on best."""
-    if k is None:
-        agreement = _agreement(left, MOST_FURTHER, seed)
-        k = max(agreement, key=agreement.__getitem__)
+    """So many, or as many as halves of the rows agree on."""
+    k = k or _stable(left, MOST_FURTHER, seed)
     label = _likeliest(_starts(left, [k], seed), left).labels(left)[0]
     return np.unique(label, return_inverse=True)[1]
 
@@ -544,14 +542,9 @@ def _resized(x: np.ndarray, found: FacetSum, numbers: Sequence[int], seed: int) 
 
 def _stable(x: np.ndarray, most: int, seed: int) -> int:
     """The largest number of clusters that hardly any other is steadier than in halves."""
-    agreement = _agreement(x, most, seed)
+    agreement = {k: fmean(_between_halves(x, k, seed)) for k in range(2, most + 1)}
     best = max(agreement.values(), default=0.0)
     return max((k for k, value in agreement.items() if value >= best - STEADIER), default=1)
-
-
-def _agreement(x: np.ndarray, most: int, seed: int) -> dict[int, float]:
-    """Of fits to halves of rows, by the number of clusters, from two on."""
-    return {k: fmean(_between_halves(x, k, seed)) for k in range(2, most + 1)}
 
 
 def _between_halves(x: np.ndarray, k: int, seed: int) -> Iterator[float]:
