@@ -341,6 +341,7 @@ def _mixture(x: np.ndarray, k: int, seed: int, drawn: float) -> Mixture:
     common as by further rows, so many for each column: a cluster's own rows say little of all pairs
     of columns (as in regularized discriminant analysis; Friedman, 1989).
     """
+    # The best of several fits of k-means would be the same start each time.
     starts = [_clusters_beside(x, [], k, seed + i, fits=1) for i in range(STARTS)]
     fits = [_drawn_together(x, label, k, drawn * x.shape[1]) for label in starts]
     return max(fits, key=lambda fit: fit.log_density.sum())
@@ -436,7 +437,7 @@ def _in_likeliest_order(
 
 
 def _clusters_in(left: np.ndarray, k: int | None, seed: int) -> np.ndarray:
-    """So many, or as many as halves of the rows agree on."""
+    """So many, or the largest number that halves of the rows agree on as well as on any."""
     k = k or _stable(left, MOST_FURTHER, seed)
     label = _likeliest(_starts(left, [k], seed), left).labels(left)[0]
     return np.unique(label, return_inverse=True)[1]

@@ -77,7 +77,7 @@ def test_covariances_are_drawn_to_what_they_have_in_common(drawn: float) -> None
     weighted by further rows, ``drawn`` for each of four columns; SciPy's normals of these.
     """
     rng = np.random.default_rng(0)
-    label = rng.permutation(np.arange(90) % 9 // 2 % 3)  # of 40, 20 and 30 rows
+    label = rng.permutation(np.arange(90) % 9 // 2 % 3)  # of 40, 30 and 20 rows
     scale = np.exp(rng.normal(size=(3, 4)))[label]
     x = 20 * rng.normal(size=(3, 4))[label] + scale * rng.normal(size=(90, 4))
     rows = np.bincount(label)
