@@ -67,9 +67,6 @@ class Column:
         """Numbers ``[N]``, NaN in gaps; an error for a value that this column cannot hold."""
         if column.gaps.all():
             return np.full(len(column.gaps), np.nan)
-        return self._codes(column)
-
-    def _codes(self, column: Given) -> np.ndarray:
         if column.kind not in (Kind.NUMBERS, Kind.BOOLS):
             raise ValueError(
                 f"column {self.name!r} held {self.held} in the training data, but now its dtype is "
@@ -92,8 +89,8 @@ class TruthColumn(Column):
 
     held = "bools"
 
-    def _codes(self, column: Given) -> np.ndarray:
-        numbers = super()._codes(column)
+    def codes(self, column: Given) -> np.ndarray:
+        numbers = super().codes(column)
         if (wrong := numbers[~np.isnan(numbers) & ~np.isin(numbers, (0, 1))]).size:
             raise ValueError(
                 f"column {self.name!r} held {self.held} in the training data, but now has the "
@@ -111,8 +108,8 @@ class ConstantColumn(Column):
 
     value: float = 0.0
 
-    def _codes(self, column: Given) -> np.ndarray:
-        return np.where(np.isnan(super()._codes(column)), np.nan, self.value)
+    def codes(self, column: Given) -> np.ndarray:
+        return np.where(np.isnan(super().codes(column)), np.nan, self.value)
 
 
 @dataclass(frozen=True)
@@ -121,7 +118,7 @@ class CodedColumn(Column):
 
     levels: tuple[Any, ...] = ()
 
-    def _codes(self, column: Given) -> np.ndarray:
+    def codes(self, column: Given) -> np.ndarray:
         there = column.there.tolist()
         place = {level: code for code, level in enumerate(self.levels)}
         if unknown := [level for level in there if level not in place]:
@@ -158,8 +155,8 @@ class NumberedColumn(CodedColumn):
 
     exact: bool = False
 
-    def _codes(self, column: Given) -> np.ndarray:
-        numbers, levels = Column._codes(self, column), np.asarray(self.levels)
+    def codes(self, column: Given) -> np.ndarray:
+        numbers, levels = Column.codes(self, column), np.asarray(self.levels)
         places = np.abs(np.nan_to_num(numbers)[:, None] - levels).argmin(1)
         known = np.isnan(numbers) | (levels[places] == numbers)
         if not known.all():
