@@ -185,7 +185,7 @@ class CountsEncoding(Encoding):
     """Counts stay as they are; the likelihood standardizes what networks see."""
 
     def encode(self, X: Any) -> SparseRows:  # type: ignore[override]
-        return sparse_rows(X if issparse(X) else csr_array(X))
+        return sparse_rows(csr_array(X))
 
     def decode(self, x: np.ndarray) -> np.ndarray:
         return x
@@ -258,7 +258,7 @@ class CountsReader(Reader):
                     "X.toarray(), whose columns are read as numbers, or of many columns "
                     "TruncatedSVD(30).fit_transform(X)"
                 )
-            likelihood.check_sparse(sparse_rows(X if issparse(X) else csr_array(X)))
+            likelihood.check_sparse(sparse_rows(csr_array(X)))
         except ValueError as error:
             why = "sparse, and so" if self.sparse else "given a likelihood of counts, and"
             raise ValueError(f"X is {why} read as counts: {error}") from error

@@ -218,7 +218,7 @@ class _Summary:
     def kind(self) -> str:
         if not self.observed:
             return "real"
-        if self.X.dtype == bool or self.binary:
+        if self.binary:
             return "binary"
         if self.X.dtype == np.uint8:
             return "8-bit"
@@ -353,7 +353,7 @@ class EncodingModule(nn.Module):
 
     def __init__(self, encoding: Encoding) -> None:
         super().__init__()
-        self.scales, turn = encoding.scales, encoding.directions
+        turn = encoding.directions
         self.register_buffer("factor", doubles(np.ldexp(1.0, -np.asarray(encoding.exponent))))
         self.register_buffer("loc", doubles(encoding.loc))
         self.register_buffer("scale", doubles(encoding.divisor))
@@ -364,10 +364,8 @@ class EncodingModule(nn.Module):
         """``[B, *x_shape]``: 8-bit values as they are, others as float32."""
         if x.dtype == torch.uint8:
             return x
-        x = x.double()
-        if self.scales:
-            x = x * self.factor - self.loc
-            x = (x if self.turn is None else x @ self.turn) / self.scale
+        x = x.double() * self.factor - self.loc
+        x = (x if self.turn is None else x @ self.turn) / self.scale
         return (x if self.unskewed is None else self.unskewed(x)).float()
 
 
