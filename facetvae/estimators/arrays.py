@@ -81,10 +81,6 @@ class View:
         seen = x if self.gaps is None else means(self.gaps, x)
         return FilledRows(self.completed(x).astype(float), seen.astype(float), ~np.isnan(x))
 
-    def unit(self, x: np.ndarray) -> np.ndarray:
-        """What encoded columns are multiplied by to be these numbers ``[D]``, where that is all."""
-        return self.numbers(np.ones_like(x[:1]))[0]
-
     def smooth(self, x: np.ndarray, seed: int) -> np.ndarray:
         """The same, with a density whose modes can be counted: columns of few steps are spread over
         the gaps around their values, and columns that are levels of one category, each of which

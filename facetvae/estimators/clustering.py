@@ -23,6 +23,7 @@ from facetvae.describing.columns import check_order, kinds_of
 from facetvae.estimators.arrays import Reader, View
 from facetvae.estimators.base import FacetEstimator, drawn_seed, restore_on_error
 from facetvae.estimators.defaults import default_dims, default_network
+from facetvae.estimators.embeddings import EmbeddingView
 from facetvae.estimators.encoding import BOUNDED, FEWEST_PIXELS
 from facetvae.estimators.facets import (
     at_least,
@@ -541,10 +542,9 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
                 views = views_found(x, 0, view, found)
                 if views.offers(wanted):
                     return self._of_columns(views, x, names, view)
-            add_up = self.encoding_.values == "embeddings"
             asked = for_each(names, "n_clusters", self.n_clusters) if names else {}
             told = list(asked.values()) or None
-            if add_up and (sums := sums_found(x, 0, view, told)):
+            if isinstance(view, EmbeddingView) and (sums := sums_found(x, 0, view, told)):
                 adding = partial(SumStrategy, found=sums)
                 own = names or facet_names(len(sums.numbers))
                 return self._subspaces(adding, x, own, x.shape[1], view, SUBSPACE_STEPS[1:])

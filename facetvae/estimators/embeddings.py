@@ -117,41 +117,42 @@ class EmbeddingEncoding(Encoding):
         return np.log(self.scale).sum() + rest
 
 
-def embedding_encoding(X: np.ndarray) -> EmbeddingEncoding:
-    """The encoding for embeddings ``X`` ``[N, D]``: 30 components, or fewer of few rows."""
-    rows = some_rows(X).astype(float)
-    p = int(np.clip(len(X) // ROWS_PER_COMPONENT, 1, min(COMPONENTS, *rows.shape)))
-    pca = PCA(p, svd_solver="covariance_eigh").fit(rows)
-    variance = pca.explained_variance_
-    kept = variance > max(ROUNDING * variance[0], np.finfo(float).tiny)
-    kept[0] = True
-    scale = np.sqrt(variance.clip(np.finfo(float).tiny))[kept]
-    noise = float(np.sqrt(max(pca.noise_variance_, np.finfo(np.float32).eps ** 2)))
-    turns, shape = pca.components_[kept], X.shape[1:]
-    how = {"directions": turns, "noise": noise, "unit": bool(of_length_one(X).all())}
-    return EmbeddingEncoding("embeddings", shape, pca.mean_, scale, 0.0, **how)
-
-
 @dataclass(frozen=True)
 class EmbeddingView(View):
-    """Components with their own deviations (``scale`` ``[p]``), all of which are looked at."""
+    """Components in their own proportions, all of which are looked at.
+
+    :ivar unit: what encoded ones are multiplied by ``[p]``.
+    """
 
     linear = False
-    scale: np.ndarray
+    unit: np.ndarray
 
     def numbers(self, x: np.ndarray) -> np.ndarray:
-        return x * (self.scale / self.scale[0])
+        return x * self.unit
 
 
 @dataclass(frozen=True)
 class EmbeddingReader(Reader):
     """Read as leading principal components; returned with length one if they had it."""
 
-    def encoding(self, X: np.ndarray, likelihood: Likelihood | None, rows: Any = None) -> Encoding:
-        return embedding_encoding(X)
+    def encoding(
+        self, X: np.ndarray, likelihood: Likelihood | None, rows: Any = None
+    ) -> EmbeddingEncoding:
+        """That of all rows: 30 components, or fewer of few rows."""
+        some = some_rows(X).astype(float)
+        p = int(np.clip(len(X) // ROWS_PER_COMPONENT, 1, min(COMPONENTS, *some.shape)))
+        pca = PCA(p, svd_solver="covariance_eigh").fit(some)
+        variance = pca.explained_variance_
+        kept = variance > max(ROUNDING * variance[0], np.finfo(float).tiny)
+        kept[0] = True
+        scale = np.sqrt(variance.clip(np.finfo(float).tiny))[kept]
+        noise = float(np.sqrt(max(pca.noise_variance_, np.finfo(np.float32).eps ** 2)))
+        turns, shape = pca.components_[kept], X.shape[1:]
+        how = {"directions": turns, "noise": noise, "unit": bool(of_length_one(X).all())}
+        return EmbeddingEncoding("embeddings", shape, pca.mean_, scale, 0.0, **how)
 
     def view(self, x: np.ndarray, encoding: Encoding) -> View:
-        return EmbeddingView(encoding.scale, dims=len(encoding.scale))
+        return EmbeddingView(encoding.scale / encoding.scale[0], dims=len(encoding.scale))
 
     def check_gaps(self, X: np.ndarray, encoding: Any, likelihood: Likelihood) -> None:
         if not encoding.unit:

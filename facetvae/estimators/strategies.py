@@ -17,6 +17,7 @@ from scipy.special import logsumexp
 from facetvae.estimators.arrays import View
 from facetvae.estimators.base import Chosen
 from facetvae.estimators.defaults import Lengths, epochs_of
+from facetvae.estimators.embeddings import EmbeddingView
 from facetvae.estimators.encoding import FEWEST_PIXELS
 from facetvae.estimators.facets import REST, facet_names, number_of_facets
 from facetvae.estimators.gaps import without_gaps
@@ -478,10 +479,10 @@ class SumStrategy(SubspaceStrategy):
 
     def given(self, x: np.ndarray, label: Labels, numbers: Numbers) -> SumStrategy:
         wanted = [k or own for k, own in zip(numbers.values(), self.found.numbers, strict=True)]
-        seed, view = self.chosen.seed, self.chosen.view
+        seed, view = self.chosen.seed, cast(EmbeddingView, self.chosen.view)
         if label:
             rows = labeled_first(label.values(), MANY, seed)
-            unit, places = view.unit(x), [*numbers]
+            unit, places = view.unit, [*numbers]
             known = {places.index(name): own[rows] for name, own in label.items()}
             before, asked = self.found.divided_by(1 / unit), list(numbers.values())
             found = agreeing(x[rows] * unit, before, known, asked, seed)
@@ -493,7 +494,8 @@ class SumStrategy(SubspaceStrategy):
 
     def again(self, x: np.ndarray, number: int) -> FitStrategy:
         other = cast(SumStrategy, super().again(x, number))
-        found = sums_found(x, other.chosen.seed, self.chosen.view, [None] * len(self.names))
+        view = cast(EmbeddingView, self.chosen.view)
+        found = sums_found(x, other.chosen.seed, view, [None] * len(self.names))
         return replace(other, found=found or self.found)
 
     def numbers(self, x: np.ndarray, latents: FacetGuide, chosen: Numbers) -> Counts:
@@ -683,7 +685,7 @@ def views_found(x: np.ndarray, seed: int, view: View, count: FacetCount | None) 
 
 
 def sums_found(
-    x: np.ndarray, seed: int, view: View, numbers: Sequence[int | None] | None
+    x: np.ndarray, seed: int, view: EmbeddingView, numbers: Sequence[int | None] | None
 ) -> FacetSum | None:
     """Facets that add up in embeddings; ``None`` if there are none, or too few rows.
 
@@ -692,9 +694,8 @@ def sums_found(
     """
     if len(numbers or ()) > MOST_FACETS:
         return None
-    unit = view.unit(x)
-    found = facets_that_add_up(some_rows(x, seed) * unit, numbers, seed)
-    return found and found.divided_by(unit)
+    found = facets_that_add_up(view.numbers(some_rows(x, seed)), numbers, seed)
+    return found and found.divided_by(view.unit)
 
 
 def facets_found(

@@ -15,7 +15,7 @@ from sklearn.metrics import normalized_mutual_info_score
 
 from facetvae.estimators import MultiFacetClustering
 from facetvae.estimators.arrays import Reader
-from facetvae.estimators.embeddings import EmbeddingReader, embedding_encoding, of_length_one
+from facetvae.estimators.embeddings import EmbeddingReader, of_length_one
 from facetvae.estimators.reading import reader_for
 from lab.benchmarks import embeddings as measured
 from lab.protocols.embeddings import drawn_embeddings
@@ -131,7 +131,7 @@ def test_rows_of_other_lengths_have_the_same_facets() -> None:
 
 def test_components_have_variance_one_and_go_back_to_length_one() -> None:
     x = unit_rows(400)
-    encoding = embedding_encoding(x)
+    encoding = EmbeddingReader().encoding(x, None)
     z = encoding.encode(x)
     assert z.shape == (400, 20)  # a component for 20 rows
     np.testing.assert_allclose(np.cov(z.T), np.eye(20), atol=1e-4)
@@ -146,7 +146,7 @@ def test_a_density_is_that_of_probabilistic_pca() -> None:
     probabilistic PCA (Tipping and Bishop, 1999), which SciPy has.
     """
     x = unit_rows(300)
-    encoding = embedding_encoding(x)
+    encoding = EmbeddingReader().encoding(x, None)
     W, s, noise = encoding.directions, encoding.scale, encoding.noise
     covariance = W.T * s**2 @ W + noise**2 * (np.eye(40) - W.T @ W)
     expected = multivariate_normal(encoding.loc, covariance).logpdf(x)
@@ -158,7 +158,7 @@ def test_a_density_is_that_of_probabilistic_pca() -> None:
 def test_equal_rows_and_few_are_encoded() -> None:
     x = unit_rows(60)
     for some in (x[:2], np.repeat(x[:1], 50, 0)):
-        encoding = embedding_encoding(some)
+        encoding = EmbeddingReader().encoding(some, None)
         assert np.isfinite(encoding.encode(x)).all()
         assert np.isfinite(encoding.log_volume(some)).all()
 

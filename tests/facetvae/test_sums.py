@@ -289,7 +289,7 @@ def test_a_fit_is_that_of_the_sum() -> None:
     assert found.settings_["model"].startswith("linear")
     assert min(agreement(list(found.labels_.T), embedded.labels)) > 0.9
     x = found.encode(embedded.x).astype(float)
-    unit = found.reader_.view(x, found.encoding_).unit(x)
+    unit = found.reader_.view(x, found.encoding_).unit
     start = facets_that_add_up(x * unit).divided_by(unit)
     for own, label in zip(found.labels_.T, start.labels(x), strict=True):
         assert normalized_mutual_info_score(own, label) > 0.97
