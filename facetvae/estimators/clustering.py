@@ -574,8 +574,8 @@ class MultiFacetClustering(TransformerMixin, FacetEstimator):
                 f"the columns {own.tolist()} of X depend on each other, but in no few clusters, as "
                 "numbers along a curve do: they are in no facet; fit to them alone to look for many"
             )
-        names, kind = names or facet_names(views.number), partial(ViewStrategy, views=views)
-        kind = partial(kind, named=self.facets is not None)
+        kind = partial(ViewStrategy, views=views, named=names is not None)
+        names = names or facet_names(views.number)
         strategy = self._subspaces(kind, x, names, views.dim, view, SUBSPACE_STEPS)
         if not view.linear or self.encoding_.values == "binary":
             return strategy

@@ -145,11 +145,7 @@ class FitStrategy(ABC):
 
     def _with_mixtures(self, latents: FacetGuide, numbers: Mapping[str, int]) -> SVIRunner:
         dims = {name: prior.dim for name, prior in latents.model.priors.items()}
-        with seeded(self.chosen.seed, torch.device("cpu")):  # their starting values are drawn
-            priors: dict[str, Any] = {name: StandardNormal(dim) for name, dim in dims.items()}
-            for name, number in numbers.items():
-                priors[name] = GaussianMixture(number, dims[name], self.covariance)
-        runner = self._runner(priors)
+        runner = self._runner(dims, numbers)
         runner.guide.encoder.load_state_dict(latents.encoder.state_dict())
         runner.model.decoder.load_state_dict(latents.model.decoder.state_dict())
         runner.model.likelihood.load_state_dict(latents.model.likelihood.state_dict())
@@ -189,8 +185,17 @@ class FitStrategy(ABC):
         return ClusterCount(likeliest_number(z, self.covariance, self.chosen.seed), "lowest BIC")
 
     def _runner(
-        self, facets: Mapping[str, Any], schedule: Schedule | None = None, **options: Any
+        self,
+        dims: Mapping[str, int],
+        numbers: Mapping[str, int] = {},
+        schedule: Schedule | None = None,
+        **options: Any,
     ) -> SVIRunner:
+        """With mixtures of so many components as priors, and of other facets standard normals."""
+        facets: dict[str, Any] = {name: StandardNormal(dim) for name, dim in dims.items()}
+        with seeded(self.chosen.seed, torch.device("cpu")):  # starting values of mixtures are drawn
+            for name, number in numbers.items():
+                facets[name] = GaussianMixture(number, dims[name], self.covariance)
         model, guide = partial(MFCVAE, self.x_shape, facets), partial(VaDEGuide, **options)
         return self.chosen.runner(model, guide, schedule, self.slower)
 
@@ -229,8 +234,7 @@ class LadderStrategy(FitStrategy):
         return f"neighbors tell more clusters than subspaces: {self.counted.evidence}"
 
     def latents(self, x: np.ndarray, label: Labels) -> FacetGuide:
-        priors = {name: StandardNormal(dim) for name, dim in self.dims.items()}
-        return self._start(self._runner(priors, self._schedule), x)
+        return self._start(self._runner(self.dims, schedule=self._schedule), x)
 
     def given(self, x: np.ndarray, label: Labels, numbers: Numbers) -> FitStrategy:
         deepest, seed = self.names[-1], self.chosen.seed
@@ -264,12 +268,8 @@ class NeighborStrategy(LadderStrategy):
     neighbors: np.ndarray
 
     def latents(self, x: np.ndarray, label: Labels) -> FacetGuide:
-        deepest = self.names[-1]
-        known = {deepest: self.neighbors}
-        priors: dict[str, Any] = {n: StandardNormal(dim) for n, dim in self.dims.items()}
-        with seeded(self.chosen.seed, torch.device("cpu")):  # its starting values are drawn
-            priors[deepest] = GaussianMixture(self._number, self.dims[deepest], self.covariance)
-        runner = self._runner(priors, self._schedule, label_weight=LABEL_WEIGHT)
+        known, numbers = {self.names[-1]: self.neighbors}, {self.names[-1]: self._number}
+        runner = self._runner(self.dims, numbers, self._schedule, label_weight=LABEL_WEIGHT)
         fit_mixtures(runner.guide, x, seed=self.chosen.seed, label=known, n_init=RESTARTS)
         return self._start(runner, x, label=known)
 
@@ -309,11 +309,17 @@ class SubspaceStrategy(FitStrategy):
         return SLOWER * max(1.0, FEW / self.rows)
 
     def latents(self, x: np.ndarray, label: Labels) -> FacetGuide:
+        """Those of the subspaces, whose posteriors have their widths."""
         view, some = self.chosen.view, some_rows(x)
-        guide, subspaces = self._standard(x, label)
+        if self.linear is None:
+            subspaces = self._subspaces(x, label)
+            variances = subspaces.variances(view.residual_scale(some, self.dim))
+        else:
+            subspaces, variances = self.linear.subspaces, self.linear.variances
+        guide = self._runner(dict(zip([*self.names, REST], subspaces.dims, strict=False))).guide
+        set_widths(guide, variances)
         if view.linear or self.linear is not None:
-            rows = view.completed(some) if self.linear else view.numbers(some)
-            set_linear(guide, subspaces, rows)
+            set_linear(guide, subspaces, view.completed(some))
         else:
             self._fit_networks(guide, lambda part: subspaces.sources(view.numbers(part)), x)
         return guide
@@ -366,19 +372,6 @@ class SubspaceStrategy(FitStrategy):
 
     def numbers(self, x: np.ndarray, latents: FacetGuide, chosen: Numbers) -> Counts:
         return super().numbers(self.chosen.view.completed(x), latents, chosen)
-
-    def _standard(self, x: np.ndarray, label: Labels) -> tuple[FacetGuide, Subspaces]:
-        """A guide of the subspaces' latents, whose posteriors have their widths."""
-        if self.linear is None:
-            subspaces = self._subspaces(x, label)
-            scale = self.chosen.view.residual_scale(some_rows(x), self.dim)
-            variances = subspaces.variances(scale)
-        else:
-            subspaces, variances = self.linear.subspaces, self.linear.variances
-        dims = zip([*self.names, REST], subspaces.dims, strict=False)
-        guide = self._runner({name: StandardNormal(dim) for name, dim in dims}).guide
-        set_widths(guide, variances)
-        return guide, subspaces
 
     def _fit_networks(
         self, guide: FacetGuide, sources_of: Callable[[np.ndarray], np.ndarray], x: np.ndarray
@@ -580,7 +573,7 @@ class ViewStrategy(SubspaceStrategy):
             name: contrasts_of(view.num_clusters)
             for name, view in zip(self.names, self.views.views, strict=True)
         }
-        guide = self._runner({name: StandardNormal(dim) for name, dim in dims.items()}).guide
+        guide = self._runner(dims).guide
         self._fit_networks(guide, self._sources, self._with_more_gaps(x) if has_missing(x) else x)
         return guide
 
