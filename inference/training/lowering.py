@@ -20,11 +20,6 @@ from torch.fx.node import map_arg
 
 from inference.training.program import Program, mutates, shares_memory
 
-
-class NotLoweredError(ValueError):
-    """An operation has no form in JAX here."""
-
-
 #: Maps the values of what a program is given, and of random draws in their order, to the values
 #: that the given tensors have afterwards.
 Lowered = Callable[[Sequence[Any], Iterable[Any]], list[Any]]
@@ -34,7 +29,7 @@ def lower(program: Program, draws: set[Node]) -> Lowered:
     """A program as a function that JAX can trace.
 
     :param draws: its random operations, whose results are given.
-    :raises NotLoweredError: if an operation is not known here, or changes a part of a tensor.
+    :raises ValueError: if an operation is not known here, or changes a part of a tensor.
     """
     nodes = list(program.graph.nodes)
     for node in nodes:
@@ -64,10 +59,10 @@ def lower(program: Program, draws: set[Node]) -> Lowered:
 
 def _check(node: Node) -> None:
     if name(node.target) not in OPERATIONS:
-        raise NotLoweredError(f"{node.target} has no form in JAX here")
+        raise ValueError(f"{node.target} has no form in JAX here")
     for changed in _written(node):
         if changed.op == "call_function" and shares_memory(changed):
-            raise NotLoweredError(f"{node.target} changes a part of a tensor")
+            raise ValueError(f"{node.target} changes a part of a tensor")
 
 
 def name(target: Any) -> str:

@@ -26,7 +26,7 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.fx import Node
 from torch.fx.node import map_arg
 
-from inference.training.lowering import Lowered, NotLoweredError, groups, lower, written
+from inference.training.lowering import Lowered, groups, lower, written
 from inference.training.program import Program, empty, is_random
 from inference.training.recording import TensorFunction, agree
 
@@ -81,7 +81,7 @@ class StepsProgram:
     :param state: tensors like those of a call.
     :param batch: tensors like those of a batch.
     :param size: steps of a call at most; fewer are taken by the same program.
-    :raises NotLoweredError: if an operation is not known, or draws depend on values.
+    :raises ValueError: if an operation is not known, or draws depend on values.
     """
 
     def __init__(
@@ -185,10 +185,10 @@ class Packing:
 def _draw(node: Node) -> Callable[[], Tensor]:
     """What an operation draws.
 
-    :raises NotLoweredError: if that depends on the values of tensors.
+    :raises ValueError: if that depends on the values of tensors.
     """
     if node.all_input_nodes and node.target not in SHAPED:
-        raise NotLoweredError("what it draws depends on the values of tensors")
+        raise ValueError("what it draws depends on the values of tensors")
 
     def like(of: Node) -> Tensor:
         return empty(of.meta["val"], "cpu")
