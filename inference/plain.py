@@ -46,11 +46,6 @@ class _Watch(Messenger):
         super().__init__()
         self.rows, self.share, self.known = 0, 1.0, None  # type: int, float, set[str] | None
 
-    def over(self, rows: int) -> _Watch:
-        """For a batch of so many rows."""
-        self.rows, self.share = rows, 1.0
-        return self
-
     def _pyro_post_sample(self, msg: Any) -> None:
         for plate in msg["cond_indep_stack"] if msg["is_observed"] else ():
             if plate.size == self.rows and plate.full_size:
@@ -77,7 +72,8 @@ class PlainModel(FacetModel):
         self.inputs: dict[str, Input] = {}  # type: ignore[misc]
 
     def __call__(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
-        with self.watch.over(len(x)):
+        self.watch.rows, self.watch.share = len(x), 1.0
+        with self.watch:
             result = self.program(x.to(self.gates.dtype), *args, **kwargs)
         self.share = self.watch.share
         return result

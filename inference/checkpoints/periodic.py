@@ -113,7 +113,7 @@ class Checkpoints:
 
     @contextmanager
     def writer(self, plan: Any) -> Iterator[CheckpointWriter]:
-        """The writer that the training loop tells of its progress; handles signals meanwhile.
+        """The writer that training tells of its progress, once runs are resumed; handles signals.
 
         :param plan: of the call (:class:`~inference.training.plan.FitPlan`).
         """
@@ -121,6 +121,7 @@ class Checkpoints:
             plan.processes.on_first(lambda: self._begin(stack))
             writer = CheckpointWriter(self, plan)
             with listening(writer.signals.append):
+                writer.restore()
                 yield writer
                 writer.leave(writer.wanted())  # a signal after the last step
 

@@ -72,9 +72,7 @@ def _loop(plan: FitPlan, watched: Observed, checks: bool) -> None:
         stack.callback(log.bar.close)
         listeners: list[Log | CheckpointWriter] = [log]
         if plan.checkpoints is not None:
-            writer = stack.enter_context(plan.checkpoints.writer(plan))
-            writer.restore()
-            listeners.append(writer)
+            listeners.append(stack.enter_context(plan.checkpoints.writer(plan)))
         at = plan.lead.progress
         log.after_steps(at.epoch * plan.source.steps + at.batches)
         steps = stack.enter_context(closing((StepsTogether if plan.together else Steps)(plan)))
