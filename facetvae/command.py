@@ -27,11 +27,9 @@ __all__ = ["main"]
 SEEDS = 2**32
 
 
-def main(argv: list[str] | None = None, **options: Any) -> None:
+def main(argv: list[str] | None = None) -> None:
     """Run a command.
 
-    :param options: further ones of :func:`~facetvae.explorer.data.open_run`, such as ``datasets``,
-        for runs that are looked at.
     :raises SystemExit: if it is refused, with status 2.
     """
     args = vars(parser().parse_args(argv))
@@ -39,7 +37,7 @@ def main(argv: list[str] | None = None, **options: Any) -> None:
 
     do = args.pop("do")
     try:
-        do(**args) if do is demo else do(**args, **options)
+        do(**args)
     except Refused as error:
         print(f"facetvae: {error}", file=sys.stderr)
         raise SystemExit(2) from None

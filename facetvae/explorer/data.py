@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,6 @@ __all__ = ["Opened", "Refused", "open_run"]
 LEVELS_UP = 2
 # Rows whose bounds are compared, and nats an entry that are no chance.
 DRAWN, FAR = 200, 10
-
-Loaders = Mapping[str, Callable[[Path | None], Dataset]]
 
 
 class Refused(Exception):
@@ -62,13 +60,11 @@ def open_run(
     data_root: Path | None = None,
     seed: int = 0,
     device: str = "cpu",
-    datasets: Loaders = DATASETS,
 ) -> Opened:
     """A run and the data to show: the user's own, or the test split of the data set that it names.
 
     :param run: folder of a run, as :meth:`~inference.SVIRunner.save` writes it; what follows are
         the flags of ``facetvae explore``, which its help describes.
-    :param datasets: what loads a data set, by name.
     :raises Refused: if the run or its data cannot be loaded, or do not fit one another.
     """
     try:
@@ -76,7 +72,7 @@ def open_run(
             raise ValueError(f"there is no folder {shortened(run)}: give one of a saved run")
         runner = SVIRunner.load(run, device=device)
         if data is None:
-            found = named_data(run, data_root, datasets)
+            found = named_data(run, data_root)
             name, x, labels = found.name, found.test, dict(found.test_labels)
             image_shape = found.image_shape
         else:
@@ -186,18 +182,15 @@ def read_names(path: Path) -> list[str]:
     return [line.strip() for line in lines if line.strip()]
 
 
-def named_data(run: Path, data_root: Path | None, datasets: Loaders) -> Dataset:
+def named_data(run: Path, data_root: Path | None) -> Dataset:
     """:raises ValueError: if the data set that a run names cannot be loaded."""
     name = data_name(run)
-    if name not in datasets:
+    if name not in DATASETS:
         raise ValueError(
             f"the run's data are {shortened(name)}, which cannot be loaded by name: give them as "
             "--data FILE.npy"
         )
-    found = datasets[name](data_root)
-    if found.name != name:
-        raise ValueError(f"the run's data are {name!r}, but {found.name!r} is in --data-root")
-    return found
+    return DATASETS[name](data_root)
 
 
 def data_name(folder: Path) -> str:
