@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -34,8 +34,6 @@ from ppl_models.given.frames import (
 FAR = 3
 # The least share by which the variance of a negative binomial variable exceeds its mean.
 OVERDISPERSED = 1e-3
-# Beyond it, not every whole number is a float.
-LARGEST = 2.0**53
 
 
 @dataclass(frozen=True)
@@ -118,26 +116,26 @@ class Categories(_Column):
 Column = Numbers | Categories
 
 
-def kinds_of(likelihood: Likelihood) -> dict[str, str]:
-    """Kinds of the columns whose likelihood says what they are, by name."""
+def kinds_of(likelihood: Likelihood, names: Sequence[str] | None = None) -> dict[str, str]:
+    """Kinds of the columns whose likelihood says what they are, by name: its own, or others."""
     if not isinstance(likelihood, Columns):
         return {}
     return {
         name: Categories.kind if each.discrete else Numbers.kind
-        for name, each in zip(likelihood.names, likelihood, strict=True)
+        for name, each in zip(names or likelihood.names, likelihood, strict=True)
         if not each.discrete or isinstance(each, Bernoulli | Categorical)
     }
 
 
 def are_counts(values: np.ndarray) -> bool:
-    """Whether whole numbers ``[n]`` vary at least as much as a Poisson variable, are near 0 beside
-    their deviation and likelier as a negative binomial variable than as a normal one, as ages are
-    not, and are not all multiples of some number, as a mass is that was read to 25 grams.
+    """Whether whole numbers ``[n]``, none below 0, vary at least as much as a Poisson variable, are
+    near 0 beside their deviation and likelier as a negative binomial variable than as a normal one,
+    as ages are not, and are not all multiples of some number, as a mass is that was read to 25
+    grams.
     """
-    if values.min() < 0 or values.var() < values.mean() or values.max() > LARGEST:
-        return False
     mean, deviation = values.mean(), values.std()
-    if mean > FAR * deviation:  # there a Poisson variable is nearly normal, too
+    # Far from 0 a Poisson variable is nearly normal, too.
+    if values.var() < mean or mean > FAR * deviation:
         return False
     p = mean / max(deviation**2, mean * (1 + OVERDISPERSED))
     counted = nbinom.logpmf(values, mean * p / (1 - p), p)
@@ -147,8 +145,10 @@ def are_counts(values: np.ndarray) -> bool:
 
 
 def is_multiplied(values: np.ndarray) -> bool:
-    """Whether numbers ``[n]`` are likelier log-normal than normal, beyond chance, as incomes."""
-    if not np.isfinite(values).all() or values.min() <= 0 or not values.std():
+    """Whether numbers ``[n]`` above 0 are likelier log-normal than normal, beyond chance, as
+    incomes are.
+    """
+    if not np.isfinite(values).all() or not values.std():
         return False
     log = np.log(values)
     gain = norm.logpdf(log, log.mean(), log.std()) - log
@@ -169,12 +169,14 @@ def columns_of(what: str, given: Any, kinds: Mapping[str, str] | None = None) ->
     for kind in kinds.values():
         check_one_of("a kind", kind, (Numbers.kind, Categories.kind))
     named = named_columns(given)
-    if named is None and kinds:
-        raise ValueError(f"kinds are of columns with names: give {what} as a data frame or mapping")
-    if unknown := [name for name in kinds if name not in (named or {})]:
-        raise ValueError(f"kinds: {what} has no column {unknown[0]!r}, but {list(named or {})}")
     if named is None:
+        if kinds:
+            raise ValueError(
+                f"kinds are of columns with names: give {what} as a data frame or mapping"
+            )
         return _entries(what, plain_array(given, what))
+    if unknown := [name for name in kinds if name not in named]:
+        raise ValueError(f"kinds: {what} has no column {unknown[0]!r}, but {list(named)}")
     return [_column(what, name, each, kinds.get(name)) for name, each in named.items()]
 
 

@@ -139,13 +139,8 @@ class Explorer:
             flat = self.x.reshape(len(self.x), -1)
             rows = dict(zip(self.columns, flat.T, strict=True))
         found = FacetClusters(facet, self._proba[facet], typicality)
-        return describe_clusters(found, rows, labels, exemplars=exemplars, kinds=self._kinds())
-
-    def _kinds(self) -> dict[str, str]:
-        """Kinds of columns that the likelihood knows, by the names shown."""
-        kinds, own = kinds_of(self.model.likelihood), getattr(self.model.likelihood, "names", ())
-        shown = dict(zip(own, self.columns or (), strict=False))
-        return {shown[name]: kind for name, kind in kinds.items()}
+        kinds = kinds_of(self.model.likelihood, self.columns)
+        return describe_clusters(found, rows, labels, exemplars=exemplars, kinds=kinds)
 
     def swaps(self, facet: str, first: int, second: int) -> np.ndarray:
         """Two data with one facet exchanged, decoded.
