@@ -229,16 +229,11 @@ def _clusters_beside(
         return KMeans(k, n_init=fits, random_state=seed).fit(left).labels_
 
 
-def _starts(
-    x: np.ndarray, numbers: Sequence[int], seed: int, before: FacetSum | None = None
-) -> list[FacetSum]:
-    """One facet after the other, each from clusters beside those before."""
-    found: list[Any] = [before] * STARTS
-    for k in numbers:
-        means = [each.means if each else [] for each in found]
-        beside = [_clusters_beside(x, own, k, seed + i) for i, own in enumerate(means)]
-        found = [_with(x, each, k, own) for each, own in zip(found, beside, strict=True)]
-    return found
+def _starts(x: np.ndarray, k: int, seed: int, before: FacetSum | None = None) -> list[FacetSum]:
+    """A facet of ``k`` clusters, from several in what those before leave."""
+    means = before.means if before else []
+    beside = (_clusters_beside(x, means, k, seed + i) for i in range(STARTS))
+    return [_with(x, before, k, label) for label in beside]
 
 
 def _with(
@@ -439,14 +434,14 @@ def _in_likeliest_order(
 def _clusters_in(left: np.ndarray, k: int | None, seed: int) -> np.ndarray:
     """So many, or the largest number that halves of the rows agree on as well as on any."""
     k = k or _stable(left, MOST_FURTHER, seed)
-    label = _likeliest(_starts(left, [k], seed), left).labels(left)[0]
+    label = _likeliest(_starts(left, k, seed), left).labels(left)[0]
     return np.unique(label, return_inverse=True)[1]
 
 
 def _are_two(left: np.ndarray, seed: int) -> bool:
     """Whether two clusters make rows ``[N, D]`` likelier than one does."""
     one = _sum_of(left, np.zeros(len(left), int))
-    two = _likeliest(_starts(left, [2], seed), left)
+    two = _likeliest(_starts(left, 2, seed), left)
     gain = two.log_density(left) - one.log_density(left)
     return _is_likelier(gain, two.free - one.free)
 
@@ -524,7 +519,7 @@ def _beside(
 def _filled(x: np.ndarray, found: FacetSum, number: int, seed: int, surely: bool) -> FacetSum:
     """With any two clusters for each facet that is missing, unless there need not be so many."""
     while not surely and len(found.numbers) < number:
-        found = _likeliest(_starts(x, [2], seed, found), x)
+        found = _likeliest(_starts(x, 2, seed, found), x)
     return found
 
 
@@ -553,7 +548,7 @@ def _between_halves(x: np.ndarray, k: int, seed: int) -> Iterator[float]:
     for i in range(HALVES):
         halves = np.array_split(rng.permutation(len(x)), 2)
         starts = [_clusters_beside(x[half], [], k, i) for half in halves]
-        fits = [_with(x[a], None, k, own) for a, own in zip(halves, starts, strict=True)]
+        fits = [_fitted(x[a], [own], [k]) for a, own in zip(halves, starts, strict=True)]
         yield adjusted_rand_score(*(fit.labels(x)[0] for fit in fits))
 
 
@@ -563,7 +558,7 @@ def _further(x: np.ndarray, found: FacetSum, seed: int) -> FacetSum | None:
     """
     best = []
     for k in range(2, min(MOST_FURTHER, len(x) // (2 * FEWEST)) + 1):
-        sums = sorted(_starts(x, [k], seed, found), key=lambda each: each.log_density(x).mean())
+        sums = sorted(_starts(x, k, seed, found), key=lambda each: each.log_density(x).mean())
         first, *next_two = (each.labels(x) for each in sums[:-4:-1])
         agreement = fmean(adjusted_rand_score(first[-1], other[-1]) for other in next_two)
         if agreement >= STABLE and _shared(first) <= SHARED:
