@@ -10,7 +10,7 @@ from scipy.optimize import linear_sum_assignment
 from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics import adjusted_mutual_info_score, confusion_matrix
+from sklearn.metrics import adjusted_mutual_info_score
 from sklearn.semi_supervised import LabelSpreading
 
 from facetvae.table_rules.rows import MANY
@@ -47,11 +47,11 @@ def spread_labels(x: np.ndarray, label: np.ndarray, seed: int) -> np.ndarray:
     return np.where(label >= 0, label, spread)
 
 
-def named_after(clusters: np.ndarray, label: np.ndarray) -> np.ndarray:
-    """Clusters ``[N]`` with the numbers of the labels that they share most rows with, in which rows
-    with a label are those; -1 where unknown.
+def named_after(clusters: np.ndarray, label: np.ndarray, k: int | None = None) -> np.ndarray:
+    """Clusters ``[N]``, of ``k`` or those that occur, with the numbers of the labels that they
+    share most rows with, in which rows with a label are those; -1 where unknown.
     """
-    number, both = max(clusters.max(), label.max()) + 1, (clusters >= 0) & (label >= 0)
+    number, both = k or max(clusters.max(), label.max()) + 1, (clusters >= 0) & (label >= 0)
     shared = np.zeros((number, number))
     np.add.at(shared, (clusters[both], label[both]), 1)
     new = linear_sum_assignment(shared, maximize=True)[1]
@@ -92,10 +92,8 @@ def starts_of(z: np.ndarray, label: np.ndarray, clusters: np.ndarray, k: int) ->
     :param z: ``[N, D]``.
     :param clusters: that were found ``[N]``.
     """
-    there = label >= 0
-    shared = confusion_matrix(clusters[there], label[there], labels=np.arange(k))
-    starts = [linear_sum_assignment(-shared)[1][clusters]]
+    there, starts = label >= 0, [named_after(clusters, label, k)]
     if len(np.unique(label[there])) == k > 1 and there.sum() > k:
         rule = LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto")
-        starts.append(rule.fit(z[there], label[there]).predict(z))
-    return [np.where(there, label, start) for start in (starts[0], starts[-1])]
+        starts.append(np.where(there, label, rule.fit(z[there], label[there]).predict(z)))
+    return [starts[0], starts[-1]]
