@@ -18,7 +18,7 @@ def covariance_of(x: np.ndarray) -> np.ndarray:
     covariance = np.eye(x.shape[1])
     for _ in range(PASSES):
         inverse, at, _ = _inverses(x, covariance)
-        filled, told = _means(x, covariance, inverse, at), np.bincount(at) / len(x)
+        filled, told = _times(x, inverse, at) @ covariance, np.bincount(at) / len(x)
         left = covariance - covariance @ np.einsum("p,pij->ij", told, inverse) @ covariance
         last, covariance = covariance, filled.T @ filled / len(x) + left
         covariance = (covariance + RIDGE * np.eye(len(covariance))) / (1 + RIDGE)
@@ -32,7 +32,7 @@ def conditional_means(x: np.ndarray, covariance: np.ndarray) -> np.ndarray:
     each = []
     for rows in np.array_split(x, 1 + x.size * x.shape[1] // AT_ONCE):
         inverse, at, _ = _inverses(rows, covariance)
-        each.append(_means(rows, covariance, inverse, at))
+        each.append(_times(rows, inverse, at) @ covariance)
     return np.concatenate(each)
 
 
@@ -42,20 +42,14 @@ def log_normal(x: np.ndarray, covariance: np.ndarray) -> np.ndarray:
     """
     first = x[(0,) * (x.ndim - 2)]
     inverse, at, volume = _inverses(first, covariance)
-    values = np.nan_to_num(x)
-    squares = (_times(values, inverse, at) * values).sum(-1)
+    squares = (_times(x, inverse, at) * np.nan_to_num(x)).sum(-1)
     return -(squares + volume[at] + np.log(2 * np.pi) * (~np.isnan(first)).sum(1)) / 2
 
 
 def _times(x: np.ndarray, inverse: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Each row times its pattern's matrix."""
+    """Each row, 0 in its gaps, times its pattern's matrix."""
+    x = np.nan_to_num(x)
     return x @ inverse[0] if len(inverse) == 1 else np.einsum("...ni,nij->...nj", x, inverse[at])
-
-
-def _means(
-    x: np.ndarray, covariance: np.ndarray, inverse: np.ndarray, at: np.ndarray
-) -> np.ndarray:
-    return _times(np.nan_to_num(x), inverse, at) @ covariance
 
 
 def _inverses(x: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
