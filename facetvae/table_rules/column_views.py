@@ -109,8 +109,6 @@ class Statistics:
         """
         sums, whole, m = self.features.T @ r, self.features.sum(0)[:, None], 3 * len(self.numbers)
         normal = _normal(*(each[:m].reshape(3, m // 3, each.shape[1]) for each in (sums, whole)))
-        if not len(self.codes):
-            return normal.reshape(m, r.shape[1])
         smoothed = sums[m:] + PRIOR * self._shares(whole[m:] + 1)
         return np.concatenate([normal.reshape(m, r.shape[1]), np.log(self._shares(smoothed))])
 
@@ -206,9 +204,12 @@ class ColumnView:
         r = softmax(self.log_joint(rows), 1)
         return r if self.part is None else r @ np.eye(self.num_clusters)[self.part]
 
-    def told(self, k: int) -> ColumnView:
-        """With ``k`` clusters."""
-        return self if k == self.num_clusters else _with_clusters(self, k)
+    def told(self, k: int, seed: int = 0) -> ColumnView:
+        """With ``k`` clusters: the likeliest of a few mixtures, from k-means."""
+        z = self.fitted.standardized(self.columns)
+        starts = (_clusters_of(z, k, seed + i) for i in range(STARTS))
+        found = (_mixture(_started(self.fitted, self.columns, own, k)) for own in starts)
+        return max(found, key=lambda view: view.fit)
 
     def known(self, rows: Statistics, label: np.ndarray, k: int) -> ColumnView:
         """With ``k`` clusters, which some of these rows are known to be in, in columns that tell
@@ -251,9 +252,8 @@ class ColumnView:
         """What BIC takes for its parameters, in nats."""
         (n, k), m = self.r.shape, len(self.numbers)
         each = float(self.fitted.cost[self.columns].sum())
-        if self.covariance is None:
-            return k * each + (k - 1) * np.log(n) / 2
-        return k * each + (k - 1 + m * (m + 1) / 2 - k * m) * np.log(n) / 2
+        shared = 0 if self.covariance is None else m * (m + 1) / 2 - k * m
+        return k * each + (k - 1 + shared) * np.log(n) / 2
 
     @property
     def numbers(self) -> np.ndarray:
@@ -291,8 +291,6 @@ class SubspaceView:
 
     def told(self, k: int) -> SubspaceView:
         """With ``k`` clusters."""
-        if k == self.num_clusters:
-            return self
         mixture = fitted_mixture(self._coordinates(self.fitted), k, "full", 0)
         return replace(self, mixture=mixture, part=np.arange(k))
 
@@ -385,10 +383,8 @@ class ColumnViews:
 
     def only(self, places: Sequence[int], numbers: Sequence[int | None]) -> ColumnViews:
         """The views at these places, in this order, with as many clusters as are given."""
-        views = [
-            self.views[i] if k is None else self.views[i].told(k)
-            for i, k in zip(places, numbers, strict=True)
-        ]
+        asked = zip((self.views[i] for i in places), numbers, strict=True)
+        views = [v if k in (None, v.num_clusters) else v.told(k) for v, k in asked]
         return replace(self, views=views)
 
     def known(self, place: int, values: np.ndarray, label: np.ndarray, k: int) -> ColumnViews:
@@ -446,16 +442,16 @@ def column_views(values: np.ndarray, levels: Sequence[int], seed: int = 0) -> Co
     _, part = connected_components(tied, directed=False)
     groups = [np.flatnonzero(part == p) for p in np.unique(part)]
     found = [view for own in groups for view in _divided(fitted, own, dependence, seed)]
-    views = [v for v in _exchanged(fitted, found, seed) if v.fit > _apart(fitted, v, seed)]
+    views = [v for v in _exchanged(fitted, found, seed) if v.fit > _apart(v, seed)]
     views.sort(key=lambda view: view.fit - fitted.alone[view.columns].sum())
-    bent = [_is_curved(fitted, view, alone=len(views) == 1) for view in views]
+    bent = [_is_curved(view, alone=len(views) == 1) for view in views]
     curved = [view for view, own in zip(views, bent, strict=True) if own]
     clear = [view for view, own in zip(views, bent, strict=True) if not own]
-    views = [part for view in clear for part in _grid(fitted, view, seed)]
+    views = [part for view in clear for part in _grid(view, seed)]
     return ColumnViews(views, fitted, recoding, curved)
 
 
-def _is_curved(fitted: Statistics, view: ColumnView, alone: bool) -> bool:
+def _is_curved(view: ColumnView, alone: bool) -> bool:
     """Whether numbers lie on a curve, of which more and more clusters are likelier: if hardly any
     cluster is apart from the one that it overlaps most, by a dip; or no other view is there.
     """
@@ -464,16 +460,16 @@ def _is_curved(fitted: Statistics, view: ColumnView, alone: bool) -> bool:
         return False
     if alone or K == MOST:
         return True
-    z, label = fitted.standardized(view.columns), view.r.argmax(1)
+    z, label = view.fitted.standardized(view.columns), view.r.argmax(1)
     nearest = (_overlap(view) - 2 * np.eye(K)).argmax(1)
     pairs = [np.isin(label, [k, near]) for k, near in enumerate(nearest)]
     apart = [dip_between(z[own], label[own] == k) < APART for k, own in enumerate(pairs)]
     return sum(apart) < K / 2
 
 
-def _grid(fitted: Statistics, view: ColumnView, seed: int) -> list[ColumnView]:
+def _grid(view: ColumnView, seed: int) -> list[ColumnView]:
     """Two groupings of a view whose clusters are all their combinations; or the view."""
-    z = fitted.standardized(view.columns)
+    z = view.fitted.standardized(view.columns)
     weights = view.r / view.r.sum(0)
     centers = weights.T @ z
     within = np.einsum("nk,nd->d", view.r, z**2) / len(z) - view.r.mean(0) @ centers**2
@@ -501,12 +497,13 @@ def _dependence(fitted: Statistics) -> tuple[np.ndarray, np.ndarray]:
     return above, tied
 
 
-def _apart(fitted: Statistics, view: ColumnView, seed: int) -> float:
+def _apart(view: ColumnView, seed: int) -> float:
     """BIC, as a log-density, of a view's columns each with clusters of its own, of which those of
     more than two values depend on each other as normal ones do: neither tails nor factors are signs
     of shared clusters. Between two values any dependence is such.
     """
-    alone, own = fitted.alone.copy(), view.columns
+    fitted, own = view.fitted, view.columns
+    alone = fitted.alone.copy()
     for d in view.numbers:
         alone[d] = _view(fitted, np.array([d]), seed, MOST_ALONE).fit
     copula = _gain_of_one_copula(fitted.values[:, own[fitted.levels[own] != 2]])
@@ -570,7 +567,7 @@ def _view(fitted: Statistics, columns: np.ndarray, seed: int, most: int = MOST) 
     one = ColumnView(fitted, columns, fitted.alone[columns].sum(), np.ones((n, 1)))
     best = last = _correlated(one)
     for k in range(2, min(most, n) + 1):
-        found = _correlated(_with_clusters(one, k, seed), best.fit)
+        found = _correlated(one.told(k, seed), best.fit)
         best = max(best, found, key=lambda view: view.fit)
         hopeless = found.fit + (most - k) * (found.fit - last.fit) < best.fit
         if k - best.num_clusters >= PATIENCE and (best.num_clusters > 1 or hopeless):
@@ -594,15 +591,6 @@ def _overlap(view: ColumnView) -> np.ndarray:
     """Of each two clusters, as a share of the smaller one ``[K, K]``."""
     rows = view.r.sum(0)
     return view.r.T @ view.r / np.minimum(rows[:, None], rows).clip(SMALL)
-
-
-def _with_clusters(view: ColumnView, k: int, seed: int = 0) -> ColumnView:
-    """The likeliest of a few mixtures of ``k`` clusters in a view's columns, from k-means."""
-    z, found = view.fitted.standardized(view.columns), []
-    for i in range(STARTS):
-        start = _clusters_of(z, k, seed + i)
-        found.append(_mixture(_started(view.fitted, view.columns, start, k)))
-    return max(found, key=lambda view: view.fit)
 
 
 def _clusters_of(z: np.ndarray, k: int, seed: int = 0) -> np.ndarray:

@@ -297,7 +297,7 @@ def _count_in(x: np.ndarray, dim: int, seed: int) -> FacetCount:
 
 def _tested_again(count: FacetCount, x: np.ndarray, seed: int, counts: int) -> FacetCount:
     """Groups that are no facet are, if they pass in the directions that separate their clusters."""
-    if not count.number or not count._others:
+    if not count.number:
         return count
     u = (x - count.loc) @ count.maps.T
     level = LEVEL / (counts * len(count.groups))
@@ -393,8 +393,8 @@ def _sphering(left: np.ndarray) -> np.ndarray:
 def _separating(z: np.ndarray, label: np.ndarray) -> np.ndarray:
     """Directions ``[m, d]`` of ``z`` ``[N, d]`` that separate clusters, of variance 1 within."""
     lda = LinearDiscriminantAnalysis(solver="eigen", shrinkage=SHRINKAGE)
-    with warnings.catch_warnings():  # that a cluster of one row has no spread
-        warnings.simplefilter("ignore", UserWarning)
+    # A cluster of one row has no spread.
+    with warnings.catch_warnings(action="ignore", category=UserWarning):
         fitted = lda.fit(z, label)
     share = fitted.explained_variance_ratio_
     return fitted.scalings_.T[: len(share)][share > WEAK]
@@ -435,9 +435,8 @@ def _discriminating(
         means = np.stack([z[label == own].mean(0) for own in range(k)])
         mixture = GaussianMixture(k, covariance_type="tied", means_init=means, random_state=seed)
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ConvergenceWarning)  # of equal rows
-                label = mixture.fit(z).predict(z)
+            with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
+                label = mixture.fit(z).predict(z)  # equal rows do not converge
         except ValueError:  # clusters of such have no spread
             break
         if len(np.unique(label)) < k:

@@ -195,9 +195,9 @@ def _mixtures(z: np.ndarray, seed: int, covariance: str) -> list[tuple[float, Ga
 def fitted_mixture(z: np.ndarray, k: int, covariance: str, seed: int) -> GaussianMixture:
     """The likeliest of a few mixtures of ``k`` components in ``[N, d]``."""
     starts = min(k, STARTS)  # a single component has one answer
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # BIC does not choose these
-        mixture = GaussianMixture(k, covariance_type=covariance, n_init=starts, random_state=seed)
+    mixture = GaussianMixture(k, covariance_type=covariance, n_init=starts, random_state=seed)
+    # BIC does not choose those that have not converged.
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         return mixture.fit(z)
 
 
