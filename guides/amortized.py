@@ -58,9 +58,6 @@ class NetworkGuide(FacetGuide):
         prior = self.model.mixtures[name]
         return logits + prior.component(**near).log_probs - prior.component().log_probs
 
-    def latent_posterior(self, name: str, head: Tensor) -> dist.TorchDistribution:
-        return self.latent_given(name, head, None)
-
     def latent_given(self, name: str, head: Tensor, c: Tensor | None) -> DiagonalNormal:
         """q(z_j given x) from the head, which here does not depend on the cluster ``c``."""
         return diagonal_normal(head[..., : 2 * self.model.priors[name].dim])

@@ -180,8 +180,11 @@ class FacetGuide(Program):
         return self.family.head_size(self.model.priors[name].dim)
 
     def latent_posterior(self, name: str, head: Tensor) -> dist.TorchDistribution:
-        """q(z_j given x) from the encoder's ``[..., size]``: batch ``[...]``, event ``[d]``."""
-        return self.family.posterior(head, getattr(self.layers, name, None))
+        """q(z_j given x) from the encoder's ``[..., size]``, of which it reads the first numbers:
+        batch ``[...]``, event ``[d]``.
+        """
+        size = self.family.head_size(self.model.priors[name].dim)
+        return self.family.posterior(head[..., :size], getattr(self.layers, name, None))
 
     def cluster_logits(self, name: str, head: Tensor, **near: Tensor) -> Tensor:
         """Logits of q(c_j given x) from the encoder's output: ``[..., size] -> [..., K]``.

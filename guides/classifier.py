@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 import pyro
-import pyro.distributions as dist
 import torch
 from torch import Tensor
 
 from guides.base import Rows, SupervisedGuide
 from guides.discrete import Needs
 from ppl_models.base import FacetModel
-from ppl_models.distributions import Component, Proportions, clamp_to_labels, diagonal_normal
+from ppl_models.distributions import Component, Proportions, clamp_to_labels
 from ppl_models.given.labels import as_mask
 from ppl_models.given.observed import Observed, as_data
 from ppl_models.nvae import NVAE
@@ -100,9 +99,6 @@ class ClassifierGuide(SupervisedGuide):
     def head_size(self, name: str) -> int:
         logits = self.model.num_classes if name == "class" else 0
         return super().head_size(name) + logits
-
-    def latent_posterior(self, name: str, head: Tensor) -> dist.TorchDistribution:
-        return diagonal_normal(head[..., : super().head_size(name)])
 
     def cluster_logits(self, name: str, head: Tensor, **near: Tensor) -> Tensor:
         """Logits of q(y given x): ``[..., size] -> [..., L]``."""
