@@ -17,7 +17,7 @@ from torch.distributions import Independent, kl_divergence
 
 from guides.base import EVALUATION_BATCH, FacetGuide, check_guide
 from inference.objectives.loss import Loss
-from ppl_models import ClassBlocks, StandardNormal
+from ppl_models import StandardNormal
 from ppl_models.base import FacetModel
 from ppl_models.given.checks import check_size
 from ppl_models.given.observed import Observed
@@ -189,6 +189,5 @@ def kl_by_dimension(
     return {
         name: kl_divergence(q.base_dist, guide.model.priors[name].latent().base_dist).cpu().numpy()
         for name, q in guide.posterior(x, **given).items()
-        if isinstance(q, Independent)
-        and isinstance(guide.model.priors[name], StandardNormal | ClassBlocks)
+        if isinstance(q, Independent) and isinstance(guide.model.priors[name], StandardNormal)
     }

@@ -125,7 +125,7 @@ class ConditionalNormal(Prior):
         return q.mean + temperature * (q.sample() - q.mean)
 
 
-class ClassBlocks(Prior):
+class ClassBlocks(StandardNormal):
     r"""A class and a block of latents for every class: :math:`y \sim \mathrm{Cat}(1 / K), z_1,
     \ldots, z_K \sim \mathrm{Normal}(0, I)`.
 
@@ -148,23 +148,17 @@ class ClassBlocks(Prior):
     shown = ("num_components", "block_dim", "dim")
 
     def __init__(self, num_components: int, block_dim: int) -> None:
-        super().__init__()
         self.num_components = check_size("num_components", num_components)
         self.block_dim = check_size("block_dim", block_dim)
-        self.dim = self.num_components * self.block_dim
+        super().__init__(self.num_components * self.block_dim)
         self.register_buffer("logits", torch.zeros(self.num_components), persistent=False)
         self.logits: Tensor
 
     def component(self) -> Component:
         return Component(logits=self.logits)
 
-    def latent(self, component: Tensor | None = None) -> dist.TorchDistribution:
-        loc = self.logits.new_zeros(self.dim)
-        return DiagonalNormal(loc, torch.ones_like(loc))
-
     def log_joint(self, z: Tensor) -> Tensor:
-        density = self.latent().log_prob(self._latents(z, self.logits))
-        return density.unsqueeze(-1) + self.component().log_probs
+        return super().log_joint(z) + self.component().log_probs
 
     def chosen(self, z: Tensor, component: Tensor) -> Tensor:
         """Latents ``[..., dim]``, 0 but for the block of the class, one-hot ``[..., K]``."""
