@@ -16,7 +16,7 @@ from ppl_models.given.arrays import as_vectors
 from ppl_models.given.checks import check_size
 from ppl_models.given.labels import as_labels, draw_labels
 from ppl_models.likelihood_base import Likelihood
-from ppl_models.networks import Architecture, SharedMLP
+from ppl_models.networks import Architecture
 from ppl_models.networks.base import concatenate
 from ppl_models.priors.base import Prior
 from ppl_models.priors.gaussian_mixture import GaussianMixture
@@ -192,7 +192,6 @@ class CVAE(Labeled):
         name: str = "z",
     ) -> None:
         self.num_classes = self.num_label_features = check_size("num_classes", num_classes)
-        network = network if network is not None else SharedMLP()
         super().__init__(x_shape, {name: StandardNormal(dim)}, likelihood, network)
         self.name = name
 

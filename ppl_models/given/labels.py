@@ -88,7 +88,7 @@ def as_integers(name: str, values: ArrayLike | Tensor, n: int, what: str) -> Ten
             f"{name} has shape {list(integers.shape)}, but there are {n} samples: "
             f"give one {what} per sample"
         )
-    if integers.is_floating_point() or integers.is_complex() or integers.dtype == torch.bool:
+    if integers.is_floating_point() or integers.dtype == torch.bool:
         raise ValueError(
             f"{name} must hold integers, got {integers.dtype}: convert it if each value is a {what}"
         )
