@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from elbocheck.arguments import check_between, check_count, check_positive
-from elbocheck.comparisons import ENOUGH, FEWEST, Comparison, Moments, compared
+from elbocheck.comparisons import ENOUGH, FEWEST, Moments, compared
 from elbocheck.programs import (
     GRADIENT,
-    Draws,
     Exact,
     Program,
     Sampler,
     as_program,
     columns_of,
+    epsilon_of,
     flattened,
 )
 from elbocheck.reports import Report
@@ -38,20 +38,34 @@ RANDOM = 4
 
 @dataclass(frozen=True)
 class _Test:
-    bias: float
-    relative_bias: float
-    gradient_bias: float
+    """What is to be found, and how; of arrays no number of draws is asked for.
+
+    :raises ValueError: if a number is out of its range.
+    """
+
     level: float
     power: float
-    max_seconds: float
-    max_draws: int
-    seed: int
+    bias: float = 1.0
+    relative_bias: float = 0.0
+    gradient_bias: float = 1.0
+    max_seconds: float = 1.0
+    max_draws: int = 1
+    seed: int = 0
 
-    def allowed(self, value: float, names: Sequence[str], length: float, count: int) -> np.ndarray:
-        """The biases that are to be found, of values and then of the gradient's directions."""
+    def __post_init__(self) -> None:
+        for name in ("bias", "gradient_bias", "max_seconds"):
+            check_positive(name, getattr(self, name))
+        check_between("relative_bias", self.relative_bias, 0, math.inf, closed=True)
+        check_between("level", self.level, 0, 1)
+        check_between("power", self.power, 0, 1)
+        check_count("max_draws", self.max_draws)
+
+    def allowed(self, value: float, count: int, lengths: Any = ()) -> np.ndarray:
+        """The biases that are to be found: of ``count`` numbers that are to have this value, and of
+        the gradient along directions, of which these lengths are the unit.
+        """
         own = self.bias + self.relative_bias * abs(value)
-        directions = count - len(names)
-        return np.array([own] * len(names) + [self.gradient_bias * length] * directions)
+        return np.append(np.full(count, own), self.gradient_bias * np.asarray(lengths))
 
 
 def check(
@@ -104,16 +118,8 @@ def check(
         >>> check(draw, (5.0, -4.0)).verdict
         'biased'
     """
-    for name, value in (("bias", bias), ("gradient_bias", gradient_bias)):
-        check_positive(name, value)
-    check_positive("max_seconds", max_seconds)
-    check_between("relative_bias", relative_bias, 0, math.inf, closed=True)
-    check_between("level", level, 0, 1)
-    check_between("power", power, 0, 1)
-    check_count("max_draws", max_draws)
-    test = _Test(
-        bias, relative_bias, gradient_bias, level, power, max_seconds, max_draws, check_seed(seed)
-    )
+    numbers = level, power, bias, relative_bias, gradient_bias, max_seconds, max_draws
+    test = _Test(*numbers, check_count("seed", seed, least=0))
     return _Check(as_program(program), reference, gradient, test).report()
 
 
@@ -140,10 +146,9 @@ def check_mean(
         >>> check_mean(draws[:100], 3.0).verdict  # too few to find a bias of 0.1
         'undecided'
     """
-    values = _table(draws, 1)
-    test = _of_arrays(bias, relative_bias, 1.0, level, power)
-    allowed = test.allowed(float(exact), (name,), 0.0, 1)
-    return _of(values, _epsilon(draws), (name,), np.array([float(exact)]), allowed, test)
+    values, test = _table(draws, 1), _Test(level, power, bias, relative_bias)
+    own, known = Moments.of(values, epsilon_of(draws)), np.array([float(exact)])
+    return _of_arrays((name,), own, known, test.allowed(known[0], 1), test)
 
 
 def check_gradient(
@@ -165,14 +170,9 @@ def check_gradient(
     if table.shape[1] != len(truth):
         raise ValueError(f"gradients have {table.shape[1]} entries, and exact has {len(truth)}")
     names, vectors = directions(truth, {GRADIENT: len(truth)}, seed)
-    along, test = table @ vectors.T, _of_arrays(1.0, 0.0, gradient_bias, level, power)
-    length = np.array(_length(truth, along))
-    allowed = test.allowed(0.0, (), 1.0, len(names)) * length
-    return _of(along, _epsilon(draws), names, vectors @ truth, allowed, test)
-
-
-def check_seed(seed: Any) -> int:
-    return check_count("seed", seed, least=0)
+    along, test = table @ vectors.T, _Test(level, power, gradient_bias=gradient_bias)
+    own, allowed = Moments.of(along, epsilon_of(draws)), test.allowed(0.0, 0, _length(truth, along))
+    return _of_arrays(names, own, vectors @ truth, allowed, test)
 
 
 def directions(
@@ -185,11 +185,9 @@ def directions(
     if gradient.any():
         names.append("gradient along the reference's")
         vectors.append(gradient)
-        start = 0
         for name, size in parameters.items():
-            part = np.zeros_like(gradient)
-            part[start : start + size] = gradient[start : start + size]
-            start += size
+            part, places = np.zeros_like(gradient), columns_of(parameters, {name: size})
+            part[places] = gradient[places]
             if len(parameters) > 1 and part.any():
                 names.append(f"gradient of {name!r}")
                 vectors.append(part)
@@ -232,19 +230,19 @@ class _Check:
 
     def _exact_reference(self, given: Exact, has: bool) -> None:
         errors = np.array([given.error] * len(self.names))
-        self.mean = np.array([given.value] * len(self.names))
+        mean = np.array([given.value] * len(self.names))
         if has and given.gradient:
             gradient = flattened(given.gradient)
             self._directed(gradient, {name: np.size(of) for name, of in given.gradient.items()})
             vectors = self.own.directions
             assert vectors is not None
-            self.mean = np.concatenate([self.mean, vectors @ gradient])
+            mean = np.concatenate([mean, vectors @ gradient])
             wrong = flattened(given.gradient_error or {n: 0 * g for n, g in given.gradient.items()})
             errors = np.concatenate([errors, np.abs(vectors) @ np.abs(wrong)])
-        self.error = errors
+        self.known = Moments.exact(mean, errors)
 
     def _drawn_reference(self, given: Program, has: bool) -> None:
-        self.truth = Sampler(given, self.test.seed + 1, has)
+        self.truth = Sampler(given, self.test.seed + 1, has, copies=len(self.names))
         pilot = [self.truth.next(PILOT)]
         if has and pilot[0].gradient is not None:
             deadline = self.deadline(0.3)
@@ -265,12 +263,7 @@ class _Check:
             self.truth.directions = self.own.directions
             pilot = []  # what chose the directions would favor its own
         for each in pilot:
-            self.truth.keep(self._named(each))
-
-    def _named(self, draws: Draws) -> Draws:
-        """A reference's draws, whose value is what all values of the program are to have."""
-        value = next(iter(draws.values.values()))
-        return draws._replace(values={name: value for name in self.names})
+            self.truth.keep(each)
 
     def _directed(self, gradient: np.ndarray, sizes: Mapping[str, int]) -> None:
         """Take directions by the reference's gradient, of parameters of these sizes."""
@@ -294,7 +287,7 @@ class _Check:
                 break
             self._extend(math.ceil(min(wanted, GROWTH * self.own.count, most)))
         report = self._report(late)
-        return replace(report, level=test.level, advice=self._advice(report))
+        return replace(report, advice=self._advice(report))
 
     def _wanted(self, report: Report) -> float:
         """How many draws it takes, as far as these tell, whatever their means; infinite if no
@@ -303,7 +296,7 @@ class _Check:
         if any(comparison.doubtful for comparison in report.comparisons):
             return ENOUGH
         own, known = self._moments()
-        fixed = known.squared_error if self.truth is None else known.rounding**2
+        fixed = known.rounding**2 if self.truth else known.squared_error
         stays, wide = np.sqrt(fixed + own.rounding**2), 0.0
         for comparison, error in zip(report.comparisons, stays):
             found = comparison.detectable(self.test.power)
@@ -314,29 +307,21 @@ class _Check:
         return RESERVE * wide * self.own.count if wide > 1 else 0
 
     def _extend(self, count: int) -> None:
-        self.own.extend(count, self.deadline())
-        if self.truth is not None:
-            while self.truth.count < count and (
-                time.perf_counter() < self.deadline() or self.truth.count < 2
-            ):
-                self.truth.keep(self._named(self.truth.next(count - self.truth.count)))
+        for sampler in (self.own, self.truth):
+            if sampler:
+                sampler.extend(count, self.deadline())
 
     def _moments(self) -> tuple[Moments, Moments]:
-        if self.truth is None:
-            return self.own.moments(), Moments.exact(self.mean, self.error)
-        return self.own.moments(), self.truth.moments()
-
-    def _allowed(self, known: Moments) -> np.ndarray:
-        """The biases that are to be found."""
-        values, rest = len(self.names), len(self.direction_names)
-        allowed = self.test.allowed(float(known.mean[0]), self.names, 1.0, values + rest)
-        if self.gradient is not None:
-            allowed[values:] *= _length(self.gradient, self.own.table[:, values:])
-        return allowed
+        return self.own.moments(), self.truth.moments() if self.truth else self.known
 
     def _report(self, level: float) -> Report:
         own, known = self._moments()
-        comparisons = compared(self.columns, own, known, self._allowed(known), level)
+        values = len(self.names)
+        lengths: Any = ()
+        if self.gradient is not None:
+            lengths = _length(self.gradient, self.own.table[:, values:])
+        allowed = self.test.allowed(float(known.mean[0]), values, lengths)
+        comparisons = compared(self.columns, own, known, allowed, level)
         seconds = time.perf_counter() - self.started
         return Report(comparisons, self.test.level, self.test.power, seconds)
 
@@ -377,24 +362,10 @@ def as_reference(reference: Any) -> Exact | Program:
 
 
 def _of_arrays(
-    bias: float, relative_bias: float, gradient_bias: float, level: float, power: float
-) -> _Test:
-    check_positive("bias", bias)
-    check_positive("gradient_bias", gradient_bias)
-    check_between("relative_bias", relative_bias, 0, math.inf, closed=True)
-    check_between("level", level, 0, 1)
-    check_between("power", power, 0, 1)
-    return _Test(bias, relative_bias, gradient_bias, level, power, math.inf, 1, 0)
-
-
-def _of(
-    table: np.ndarray, epsilon: float, names: tuple[str, ...], exact: np.ndarray,
-    allowed: np.ndarray, test: _Test,
-) -> Report:  # fmt: skip
+    names: tuple[str, ...], own: Moments, exact: np.ndarray, allowed: np.ndarray, test: _Test
+) -> Report:
     known = Moments.exact(exact, np.zeros_like(exact))
-    own = Moments.of(table, epsilon)
-    comparisons: tuple[Comparison, ...] = compared(names, own, known, allowed, test.level)
-    return Report(comparisons, test.level, test.power)
+    return Report(compared(names, own, known, allowed, test.level), test.level, test.power)
 
 
 def _table(draws: Any, dims: int) -> np.ndarray:
@@ -404,8 +375,3 @@ def _table(draws: Any, dims: int) -> np.ndarray:
         form = "[n]" if dims == 1 else "[n, P]"
         raise ValueError(f"draws must be {form} with at least two of them, got {values.shape}")
     return values.reshape(len(values), -1).astype(np.float64)
-
-
-def _epsilon(draws: Any) -> float:
-    kind = np.asarray(draws).dtype
-    return float(np.finfo(kind).eps) if kind.kind == "f" else 0.0

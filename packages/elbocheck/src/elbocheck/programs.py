@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,7 +80,6 @@ class FunctionProgram(Program):
     """
 
     function: Callable[[int], Any]
-    parameters: dict[str, int] = field(default_factory=dict)
 
     def draw(self, num_draws: int, seed: int, gradient: bool = True) -> Draws:
         seeds = np.random.SeedSequence(seed).generate_state(num_draws)
@@ -115,7 +114,14 @@ def columns_of(parameters: Mapping[str, int], names: Mapping[str, int]) -> np.nd
 
 
 def flattened(gradient: Mapping[str, np.ndarray]) -> np.ndarray:
-    return np.concatenate([np.ravel(np.asarray(of, np.float64)) for of in gradient.values()])
+    rows = [np.ravel(np.asarray(of, np.float64)) for of in gradient.values()]
+    return np.concatenate(rows or [np.zeros(0)])
+
+
+def epsilon_of(draws: Any) -> float:
+    """The precision of floating-point numbers; 0 of integers, which are exact."""
+    kind = np.asarray(draws).dtype
+    return float(np.finfo(kind).eps) if kind.kind == "f" else 0.0
 
 
 def as_program(program: Any) -> Program:
@@ -139,17 +145,18 @@ class Sampler:
 
     The draws depend on the seed and on nothing else; how many there are may depend on time.
 
+    :param copies: columns of a reference's first value, which all values of a program are to have;
+        by default each value has one.
     :ivar columns: the gradient's entries that the directions are of.
     :ivar rows: ``[n, columns]`` in parts.
     :ivar epsilon: of the draws' own precision.
     """
 
-    def __init__(self, program: Program, seed: int, gradient: bool = True) -> None:
-        self.program, self.seed, self.gradient = program, seed, gradient
+    def __init__(self, program: Program, seed: int, gradient: bool, copies: int = 0) -> None:
+        self.program, self.seed, self.gradient, self.copies = program, seed, gradient, copies
         self.directions: np.ndarray | None = None
         self.columns: np.ndarray | slice = slice(None)
         self.rows: list[np.ndarray] = []
-        self.names: tuple[str, ...] = ()
         self.count, self.calls = 0, 0
         self.seconds = 0.0
         self.epsilon = 0.0
@@ -169,16 +176,15 @@ class Sampler:
     def extend(self, count: int, deadline: float) -> None:
         """Draw until there are ``count``, or until the deadline, by ``time.perf_counter``."""
         while self.count < count and (time.perf_counter() < deadline or self.count < 2):
-            self.keep(self.next(max(count - self.count, 1)))
+            self.keep(self.next(count - self.count))
 
     def keep(self, draws: Draws) -> None:
         columns = [np.asarray(each).reshape(-1, 1) for each in draws.values.values()]
+        self.epsilon = max(self.epsilon, epsilon_of(columns[0]))
+        columns = columns[:1] * self.copies or columns
         if self.directions is not None and draws.gradient is not None:
             gradient = np.asarray(draws.gradient)[:, self.columns].astype(np.float64)
             columns.append(gradient @ self.directions.T)
-        kinds = [column.dtype for column in columns[:1] if column.dtype.kind == "f"]
-        self.epsilon = max(self.epsilon, *(float(np.finfo(kind).eps) for kind in kinds), 0.0)
-        self.names = tuple(draws.values)
         self.rows.append(np.concatenate([each.astype(np.float64) for each in columns], 1))
         self.count += len(self.rows[-1])
 
