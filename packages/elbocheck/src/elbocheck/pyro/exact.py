@@ -20,19 +20,21 @@ from torch import Tensor
 
 from elbocheck.arguments import check_count
 from elbocheck.pyro.points import (
-    MAX_RUNS,
     Latent,
     Point,
+    check_runs,
     frames_of,
     guide_latent,
     hidden_latent,
-    refuse_runs,
     supported,
     vectorized,
 )
 
 # Terms of a bound of several particles, at most.
 MAX_TERMS = 2**22
+
+# Points by the names of sites, given their distributions.
+Values = dict[str, Callable[[Any], Point]]
 
 
 def exact_elbo(
@@ -75,8 +77,8 @@ def exact_elbo(
     """
     grid = _Grid(model, guide, args, kwargs, points)
     total: Any = 0
-    for chosen in product(*(range(latent.size) for latent in grid.latents)):
-        total = total + _weighted_terms(grid, chosen)
+    for values in _choices(grid.latents):
+        total = total + _weighted_terms(grid, values)
     return torch.as_tensor(total)
 
 
@@ -102,8 +104,8 @@ def exact_bound(
             f"and in the guide, and here are {count:,} terms: give reference="
         )
     logs, weights = [], []
-    for indices in product(*(range(latent.size) for latent in grid.latents)):
-        chosen, guide_trace, model_trace = grid.run(grid.values(indices), {})
+    for values in _choices(grid.latents):
+        chosen, guide_trace, model_trace = grid.run(values)
         logs.append(model_trace.log_prob_sum() - guide_trace.log_prob_sum())
         weights.append(reduce(mul, chosen.weights.values(), torch.ones(()).to(logs[-1])))
     log_w, weight = torch.stack(logs), torch.stack(weights)
@@ -119,7 +121,7 @@ def exact_bound(
 class _Chosen(Messenger):
     """Gives sites chosen values, and keeps the weights of these."""
 
-    def __init__(self, values: dict[str, Callable[[Any], Point]]) -> None:
+    def __init__(self, values: Values) -> None:
         super().__init__()
         self.values = values
         self.weights: dict[str, Tensor] = {}
@@ -142,32 +144,22 @@ class _Grid:
     ) -> None:
         check_count("points", points)
         self.model, self.guide, self.args, self.kwargs = model, guide, args, kwargs
-        _, guide_trace, model_trace = self.run({}, {})
+        _, guide_trace, model_trace = self.run({})
         own = [site for site in _terms(guide_trace) if not site["is_observed"]]
         self.latents = [guide_latent(site, points) for site in own]
         names = {latent.name for latent in self.latents}
         rest = [s for s in _terms(model_trace) if not s["is_observed"] and s["name"] not in names]
         self.hidden = [hidden_latent(site) for site in rest]
-        runs = math.prod(latent.size for latent in (*self.latents, *self.hidden))
-        if runs > MAX_RUNS:
-            refuse_runs(runs, points)
+        check_runs(math.prod(latent.size for latent in (*self.latents, *self.hidden)), points)
         sites = {site["name"]: site for site in (*own, *rest)}
-        if sum(bool(latent.frames) for latent in (*self.latents, *self.hidden)):
+        if any(latent.frames for latent in (*self.latents, *self.hidden)):
             _check_plates(self, sites)
 
-    def values(self, indices: tuple[int, ...]) -> dict[str, Callable[[Any], Point]]:
-        return _values(self.latents, indices)
-
-    def run(
-        self, values: dict[str, Callable[[Any], Point]], hidden: dict[str, Callable[[Any], Point]]
-    ) -> tuple[_Chosen, Trace, Trace]:
-        """Traces of guide and model with their log-probabilities, at these values.
-
-        :param hidden: of the model's own latents.
-        """
+    def run(self, values: Values) -> tuple[_Chosen, Trace, Trace]:
+        """Traces of guide and model with their log-probabilities, at these values."""
         with _Chosen(values) as chosen:
             guide_trace = poutine.trace(self.guide).get_trace(*self.args, **self.kwargs)
-        with _Chosen(hidden):
+        with _Chosen(values):  # for the model's own latents
             replayed = poutine.replay(self.model, trace=guide_trace)
             model_trace = poutine.trace(replayed).get_trace(*self.args, **self.kwargs)
         for trace in (guide_trace, model_trace):
@@ -178,19 +170,15 @@ class _Grid:
         return chosen, guide_trace, model_trace
 
 
-def _values(latents: list[Latent], indices: tuple[int, ...]) -> dict[str, Callable[[Any], Point]]:
-    return {latent.name: partial(_point, latent, k) for latent, k in zip(latents, indices)}
+def _choices(latents: list[Latent]) -> Iterator[Values]:
+    """Every way to choose a point of each latent."""
+    for indices in product(*(range(latent.size) for latent in latents)):
+        yield {latent.name: partial(latent.point, k) for latent, k in zip(latents, indices)}
 
 
-def _point(latent: Latent, k: int, fn: Any) -> Point:
-    return latent.point(fn, k)
-
-
-def _weighted_terms(grid: _Grid, indices: tuple[int, ...]) -> Tensor:
+def _weighted_terms(grid: _Grid, values: Values) -> Tensor:
     """What one point of the grid adds to the ELBO."""
-    values = grid.values(indices)
-    first = _values(grid.hidden, (0,) * len(grid.hidden))
-    chosen, guide_trace, model_trace = grid.run(values, first)
+    chosen, guide_trace, model_trace = grid.run({**values, **next(_choices(grid.hidden))})
     total: Any = 0
     terms = [(-1, site["log_prob"], frames_of(site)) for site in _terms(guide_trace)]
     if grid.hidden:
@@ -206,7 +194,7 @@ def _weighted_terms(grid: _Grid, indices: tuple[int, ...]) -> Tensor:
     return total
 
 
-def _summed_out(grid: _Grid, values: dict) -> list[tuple[Tensor, frozenset]]:
+def _summed_out(grid: _Grid, values: Values) -> list[tuple[Tensor, frozenset]]:
     """The model's terms with its own latents summed out: of each plate with some of them, for each
     member; and of all else.
     """
@@ -218,16 +206,15 @@ def _summed_out(grid: _Grid, values: dict) -> list[tuple[Tensor, frozenset]]:
             "guide, which do not separate then: give reference="
         )
     found = []
-    for fixed in product(*(range(latent.size) for latent in outer)):
-        at, members = _values(outer, fixed), []
-        rest = None
+    for at in _choices(outer):
+        members, rest = [], None
         for frames in plates or {None}:
             inner = [latent for latent in grid.hidden if frames and latent.frames == frames]
             others = [latent for latent in grid.hidden if latent.frames and latent not in inner]
-            still = _values(others, (0,) * len(others))
+            still = next(_choices(others))
             each = []
-            for indices in product(*(range(latent.size) for latent in inner)):
-                _, _, trace = grid.run(values, {**at, **still, **_values(inner, indices)})
+            for chosen in _choices(inner):
+                _, _, trace = grid.run({**values, **at, **still, **chosen})
                 inside, outside = _parted(trace, frames, plates)
                 each.append(inside)
                 if rest is not None and not torch.allclose(rest, outside, rtol=1e-4, atol=1e-5):
@@ -291,27 +278,21 @@ def _check_subsamples(trace: Trace) -> None:
 def _check_plates(grid: _Grid, sites: dict[str, dict]) -> None:
     """Move the first member of each plate: no other member's term may change."""
     values = {name: site["value"].detach() for name, site in sites.items()}
-    hidden = {latent.name for latent in grid.hidden}
     with torch.no_grad():
-        before = _log_probs(grid, values, hidden)
+        before = _log_probs(grid, values)
         for latent in (*grid.latents, *grid.hidden):
             site = sites[latent.name]
             for frame in site["cond_indep_stack"]:
                 moved = {**values, latent.name: _moved(latent, site, frame)}
-                for name, term in _log_probs(grid, moved, hidden).items():
-                    if frame.vectorized or latent.name not in hidden:
+                for name, term in _log_probs(grid, moved).items():
+                    if frame.vectorized or latent in grid.latents:
                         _check_term(latent.name, frame, name, before[name], term)
 
 
-def _log_probs(
-    grid: _Grid, values: dict[str, Tensor], hidden: set[str]
-) -> dict[tuple[str, bool], dict]:
+def _log_probs(grid: _Grid, values: dict[str, Tensor]) -> dict[tuple[str, bool], dict]:
     one = torch.tensor(1.0)
-    fixed: dict[str, Callable[[Any], Point]] = {}
-    for name, value in values.items():
-        fixed[name] = lambda fn, value=value: (value, one)  # type: ignore[misc]
-    own = {name: of for name, of in fixed.items() if name not in hidden}
-    _, guide_trace, model_trace = grid.run(own, {name: fixed[name] for name in hidden})
+    fixed: Values = {n: lambda _, v=v: (v, one) for n, v in values.items()}  # type: ignore[misc]
+    _, guide_trace, model_trace = grid.run(fixed)
     return {
         (site["name"], trace is model_trace): site
         for trace in (guide_trace, model_trace)

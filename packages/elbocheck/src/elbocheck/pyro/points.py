@@ -15,6 +15,7 @@ from pyro.distributions import (
     MultivariateNormal,
     Normal,
 )
+from pyro.distributions.util import sum_rightmost
 from torch import Tensor
 from torch.distributions import Independent, biject_to
 
@@ -36,13 +37,13 @@ class Latent:
 
     :ivar size: how many points.
     :ivar frames: the plates around it.
-    :ivar point: of a distribution and an index, a value and its weight.
+    :ivar point: of an index and a distribution, a value and its weight.
     """
 
     name: str
     size: int
     frames: frozenset
-    point: Callable[[Any, int], Point]
+    point: Callable[[int, Any], Point]
 
 
 def frames_of(site: dict) -> frozenset:
@@ -81,7 +82,7 @@ def guide_latent(site: dict, points: int) -> Latent:
             )
     base, frames = _base(fn), frames_of(site)
     if isinstance(base, Delta):
-        return Latent(name, 1, frames, lambda fn, k: (fn.rsample(), torch.tensor(1.0)))
+        return Latent(name, 1, frames, lambda k, fn: (fn.rsample(), torch.tensor(1.0)))
     if isinstance(base, (Normal, MultivariateNormal, LowRankMultivariateNormal)):
         return _integrated(name, fn, frames, points)
     if getattr(fn, "has_enumerate_support", False):
@@ -102,7 +103,7 @@ def _base(fn: Any) -> Any:
     return fn
 
 
-def supported(fn: Any, k: int) -> Point:
+def supported(k: int, fn: Any) -> Point:
     value = fn.enumerate_support(expand=True)[k]
     return value, fn.log_prob(value).exp()
 
@@ -110,24 +111,16 @@ def supported(fn: Any, k: int) -> Point:
 def _of_entries(name: str, fn: Any, frames: frozenset) -> Latent:
     """All combinations of the supports of independent entries."""
     support, entries = _base(fn).enumerate_support(expand=False).flatten(), fn.event_shape.numel()
-    size = len(support) ** entries
-    if size > MAX_RUNS:
-        refuse_runs(size, 1)
+    size = check_runs(len(support) ** entries, 1)
 
-    def point(fn: Any, k: int) -> Point:
+    def point(k: int, fn: Any) -> Point:
         digits = np.unravel_index(k, (len(support),) * entries)
         value = support[list(map(int, digits))].reshape(fn.event_shape)
         value = value.expand(fn.batch_shape + fn.event_shape)
-        return value, _density(fn, value)
+        # Of the base, as a mask does not change which values there are.
+        return value, sum_rightmost(_base(fn).log_prob(value), fn.event_dim).exp()
 
     return Latent(name, size, frames, point)
-
-
-def _density(fn: Any, value: Tensor) -> Tensor:
-    """Of a value, whatever is masked."""
-    base, dims = _base(fn), fn.event_dim
-    log_prob = base.log_prob(value)
-    return log_prob.sum(list(range(-dims, 0))).exp() if dims else log_prob.exp()
 
 
 def _gridded(name: str, fn: Any, frames: frozenset, points: int) -> Latent:
@@ -135,27 +128,24 @@ def _gridded(name: str, fn: Any, frames: frozenset, points: int) -> Latent:
     which the parameters do not move.
     """
     entries, count = fn.event_shape.numel(), DENSER * points
-    size = count**entries
-    if size > MAX_RUNS:
-        refuse_runs(size, points)
+    size = check_runs(count**entries, points)
     nodes, weights = (torch.as_tensor(each) for each in np.polynomial.legendre.leggauss(count))
     to_support = biject_to(_base(fn).support)
     with torch.no_grad():
         drawn = to_support.inv(_base(fn).sample(torch.Size([SCALED])))
         middle, half = drawn.mean(0), REACH * drawn.std(0)
 
-    def point(fn: Any, k: int) -> Point:
+    def point(k: int, fn: Any) -> Point:
         digits = list(map(int, np.unravel_index(k, (count,) * entries)))
         node, weight = (of[digits].reshape(fn.event_shape).to(middle) for of in (nodes, weights))
         free = middle + half * node
         value = to_support(free)
         log_volume = to_support.log_abs_det_jacobian(free, value)
         logs = _base(fn).log_prob(value) + log_volume + (weight * half).log()
-        dims = fn.event_dim
-        return value, (logs.sum(list(range(-dims, 0))) if dims else logs).exp()
+        return value, sum_rightmost(logs, fn.event_dim).exp()
 
     with torch.no_grad():
-        mass = sum((point(fn, k)[1] for k in range(size)), torch.zeros(()))
+        mass = sum((point(k, fn)[1] for k in range(size)), torch.zeros(()))
     if not torch.allclose(mass, torch.ones_like(mass), atol=1e-3):
         raise ValueError(
             f"the density of site {name!r} of the guide, {type(_base(fn)).__name__}, sums to "
@@ -166,13 +156,11 @@ def _gridded(name: str, fn: Any, frames: frozenset, points: int) -> Latent:
 
 
 def _integrated(name: str, fn: Any, frames: frozenset, points: int) -> Latent:
-    dim = fn.event_shape.numel()
-    if points**dim > MAX_RUNS:
-        refuse_runs(points**dim, points)
+    dim, shape = fn.event_shape.numel(), fn.event_shape
+    size = check_runs(points**dim, points)
     nodes, weights = (torch.as_tensor(each) for each in gauss_hermite(points, dim))
-    shape = fn.event_shape
 
-    def point(fn: Any, k: int) -> Point:
+    def point(k: int, fn: Any) -> Point:
         base = _base(fn)
         noise, weight = nodes[k].reshape(shape).to(base.loc), weights[k].to(base.loc)
         if isinstance(base, Normal):
@@ -182,12 +170,15 @@ def _integrated(name: str, fn: Any, frames: frozenset, points: int) -> Latent:
             whole = torch.linalg.cholesky(base.covariance_matrix)
         return base.loc + (whole @ noise.unsqueeze(-1)).squeeze(-1), weight
 
-    return Latent(name, len(nodes), frames, point)
+    return Latent(name, size, frames, point)
 
 
-def refuse_runs(runs: int, points: int) -> None:
-    raise ValueError(
-        f"the grid has {runs:,} points, at points={points} a dimension, and at most {MAX_RUNS:,} "
-        "are summed over: take fewer points or fewer latents, or give reference=, an estimator "
-        "that is known to be right"
-    )
+def check_runs(runs: int, points: int) -> int:
+    """:raises ValueError: if there are too many."""
+    if runs > MAX_RUNS:
+        raise ValueError(
+            f"the grid has {runs:,} points, at points={points} a dimension, and at most "
+            f"{MAX_RUNS:,} are summed over: take fewer points or fewer latents, or give "
+            "reference=, an estimator that is known to be right"
+        )
+    return runs
