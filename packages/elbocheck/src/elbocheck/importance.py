@@ -130,7 +130,7 @@ def check_density(
     z, logs = np.asarray(values, np.float64), np.asarray(log_probs, np.float64)
     half = len(z) // 2
     cov = np.atleast_2d(np.cov(z[:half].T)) * NARROWER**2
-    normal = multivariate_normal(z[:half].mean(0), cov, allow_singular=False)
+    normal = multivariate_normal(z[:half].mean(0), cov)
     ratio = np.exp(normal.logpdf(z[half:]) - logs[half:])
     options: dict[str, Any] = {"level": level, "power": power}
     reports = [check_mean(ratio, 1.0, bias=bias, name="integral of the density", **options)]

@@ -47,8 +47,7 @@ class Program(programs.Program):
         svi = SVI(model, guide, SGD(1.0), elbo)
         state = svi.init(jax.random.PRNGKey(0), *inputs, **named)
         self.point = svi.optim.get_params(state.optim_state)
-        flat = {name: np.ravel(np.asarray(of)) for name, of in self.point.items()}
-        self.parameters = {name: len(of) for name, of in flat.items()}
+        self.parameters = {name: np.size(of) for name, of in self.point.items()}
 
         def one(key: Any) -> Any:
             def loss(point: Any) -> Any:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -77,8 +77,7 @@ class Program(programs.Program):
 
     @property
     def device(self) -> torch.device:
-        tensors = [v for v in (*self.inputs, *self.named.values()) if isinstance(v, Tensor)]
-        return next(iter([*tensors, *self.loss.parameters()]), torch.empty(())).device
+        return device_of([self.loss], self.inputs, self.named)
 
     @property
     def chunk(self) -> int:
@@ -104,6 +103,16 @@ def array(tensor: Tensor) -> np.ndarray:
     return tensor.detach().cpu().numpy()
 
 
+def device_of(programs: Iterable[Any], inputs: tuple, named: Mapping[str, Any]) -> torch.device:
+    """Where the first tensor is that the programs are given or have."""
+    given = [v for v in (*inputs, *named.values()) if isinstance(v, Tensor)]
+    return next(iter([*given, *leaves(programs)]), torch.empty(())).device
+
+
+def leaves(programs: Iterable[Any]) -> list[Tensor]:
+    return [p for part in programs if isinstance(part, nn.Module) for p in part.parameters()]
+
+
 @contextmanager
 def drawing(seed: int, device: torch.device, *modules: Any) -> Iterator[None]:
     """Random numbers from this seed, and modules in evaluation mode; afterwards all is as it was.
@@ -113,12 +122,10 @@ def drawing(seed: int, device: torch.device, *modules: Any) -> Iterator[None]:
     given = [module for module in modules if isinstance(module, nn.Module)]
     parts = [part for module in given for part in module.modules()]
     training = [part.training for part in parts]
-    with ExitStack() as stack:
-        devices = [device] if device.type == "cuda" else []
-        stack.enter_context(torch.random.fork_rng(devices))
-        stack.enter_context(torch.enable_grad())
-        if "pyro" in sys.modules:
-            stack.enter_context(sys.modules["pyro"].validation_enabled(False))
+    devices = [device] if device.type == "cuda" else []
+    pyro = sys.modules.get("pyro")
+    unchecked = pyro.validation_enabled(False) if pyro else nullcontext()
+    with torch.random.fork_rng(devices), torch.enable_grad(), unchecked:
         torch.manual_seed(seed)
         for part in parts:
             part.training = False

@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.distributions import biject_to
 
 from elbocheck.importance import check_density
-from elbocheck.pyro.isolation import isolated
 from elbocheck.pyro.program import Program, check_callable
 from elbocheck.pytorch import array
 from elbocheck.reports import Report
@@ -39,22 +38,17 @@ def check_guide(
     :raises ValueError: if the guide has no latent with a density.
     """
     check_callable(guide=guide)
-    program = Program(guide, guide, lambda model, guide, *a, **k: _log_prob(guide, a, k)[0],
-                      *args, **kwargs)  # fmt: skip
-    values, logs, scores = [], [], []
-    with isolated(0, program.device, guide):
-        held = list(program._leaves().values())
-        with isolated(seed, program.device, guide), torch.enable_grad():
-            for _ in range(num_draws):
-                log_prob, z, volume = _log_prob(guide, args, kwargs)
-                values.append(z)
-                logs.append(float(log_prob.detach()) + volume)
-                gradients: list[Tensor | None] = [None] * len(held)
-                if held and log_prob.requires_grad:
-                    gradients = list(torch.autograd.grad(log_prob, held, allow_unused=True))
-                rows = [torch.zeros_like(p) if g is None else g for p, g in zip(held, gradients)]
-                scores.append(np.concatenate([array(g).ravel() for g in rows] or [np.zeros(0)]))
-    return check_density(np.stack(values), np.array(logs), np.stack(scores), bias=bias, seed=seed)
+    values, logs = [], []
+
+    def noted(_: Any, guide: Callable, *args: Any, **kwargs: Any) -> Tensor:
+        log_prob, z, volume = _log_prob(guide, args, kwargs)
+        values.append(z)
+        logs.append(float(log_prob.detach()) + volume)
+        return log_prob
+
+    scores = Program(guide, guide, noted, *args, **kwargs).draw(num_draws, seed).gradient
+    z, log_probs = np.stack(values[-num_draws:]), np.array(logs[-num_draws:])  # not of the setup
+    return check_density(z, log_probs, scores, bias=bias, seed=seed)
 
 
 def _log_prob(guide: Callable, args: tuple, kwargs: dict) -> tuple[Tensor, np.ndarray, float]:

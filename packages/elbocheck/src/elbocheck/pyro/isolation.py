@@ -7,14 +7,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import pyro
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from elbocheck.pytorch import drawing
+from elbocheck.pytorch import drawing, leaves
 
 
 @contextmanager
@@ -55,7 +54,3 @@ def own_gradients(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
     finally:
         for p, gradient in zip(kept, before):
             p.grad = gradient
-
-
-def leaves(programs: Iterable[Any]) -> list[Tensor]:
-    return [p for part in programs if isinstance(part, nn.Module) for p in part.parameters()]

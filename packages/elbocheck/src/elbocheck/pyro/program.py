@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,10 +14,10 @@ from pyro.infer import RenyiELBO
 from torch import Tensor, nn
 
 from elbocheck import programs
-from elbocheck.programs import Draws, Exact
+from elbocheck.programs import Draws, Exact, flattened
 from elbocheck.pyro.exact import exact_bound, exact_elbo
-from elbocheck.pyro.isolation import isolated, leaves, own_gradients
-from elbocheck.pytorch import array
+from elbocheck.pyro.isolation import isolated, own_gradients
+from elbocheck.pytorch import array, device_of
 
 # Quadrature points a dimension of the exact reference, and more of them where these are too few.
 FEWEST_POINTS, MORE_POINTS = 10, (20, 60)
@@ -73,7 +72,7 @@ class Program(programs.Program):
         self.model, self.guide = model, guide
         self.elbo = copy.copy(elbo)  # Pyro's ELBOs note the number of plates on themselves
         self.inputs, self.named = inputs, named
-        self.device = device_of(model, guide, inputs, named)
+        self.device = device_of((model, guide), inputs, named)
         with isolated(0, self.device, model, guide):
             self.kind = self._kind()  # first, as some guides are set up by their first run
             self.parameters = {name: p.numel() for name, p in self._leaves().items()}
@@ -120,8 +119,8 @@ class Program(programs.Program):
                 held = self._leaves()
                 bound, options = exact_elbo, {**self.named, "points": number}
                 if isinstance(self.elbo, RenyiELBO):
-                    bound = partial(exact_bound, alpha=self.elbo.alpha)
-                    options["num_particles"] = self.elbo.num_particles
+                    bound = exact_bound
+                    options |= {"alpha": self.elbo.alpha, "num_particles": self.elbo.num_particles}
                 found = bound(self.model, self.guide, *self.inputs, **options)
                 pairs.append((-float(found.detach()), _gradient_of(-found, held)))
         (value, gradient), (coarse, other) = pairs
@@ -144,9 +143,9 @@ class Program(programs.Program):
                     found = [p.grad for p in kept]
             else:
                 loss = self._call(getattr(self.elbo, "differentiable_loss", self.elbo))
-                value, found = _as_float(loss), list(_derivatives(loss, held))
-        flat = [np.zeros(p.numel()) if g is None else array(g).ravel() for p, g in zip(held, found)]
-        return value, np.concatenate(flat) if flat else np.zeros(0)
+                value, found = _as_float(loss), _derivatives(loss, held)
+        given = [torch.zeros_like(p) if g is None else g for p, g in zip(held, found)]
+        return value, np.concatenate([array(g).ravel() for g in given] or [np.zeros(0)])
 
     def _leaves(self) -> dict[str, Tensor]:
         """Unconstrained parameters by name: of the store, as one run meets them, and of modules."""
@@ -192,8 +191,7 @@ class Program(programs.Program):
 
 
 def _converged(found: Exact) -> bool:
-    gradient, apart = (np.concatenate([np.zeros(1), *map(np.ravel, (of or {}).values())])
-                       for of in (found.gradient, found.gradient_error))  # fmt: skip
+    gradient, apart = (flattened(of or {}) for of in (found.gradient, found.gradient_error))
     size = CONVERGED * (1 + float(np.linalg.norm(gradient)))
     return found.error <= CONVERGED * (1 + abs(found.value)) and bool((apart <= size).all())
 
@@ -203,15 +201,6 @@ def check_callable(**parts: Any) -> None:
     for name, part in parts.items():
         if not callable(part) or isinstance(part, type):
             raise ValueError(f"the {name} must be a function or module, got {part!r}")
-
-
-def device_of(
-    model: Callable, guide: Callable, inputs: tuple, named: Mapping[str, Any]
-) -> torch.device:
-    """Where the first tensor is that the program was given or has."""
-    given = [v for v in (*inputs, *named.values()) if isinstance(v, Tensor)]
-    tensors = [*given, *leaves((model, guide))]
-    return tensors[0].device if tensors else torch.device("cpu")
 
 
 def _is_estimator(elbo: Any) -> bool:
@@ -232,11 +221,10 @@ def _gradient_of(loss: Tensor, held: Mapping[str, Tensor]) -> dict[str, np.ndarr
     return {name: array(g).astype(np.float64) for (name, _), g in pairs if g is not None}
 
 
-def _derivatives(loss: Any, held: Iterable[Tensor]) -> tuple[Tensor | None, ...]:
-    tensors = list(held)
-    if not isinstance(loss, Tensor) or not loss.requires_grad or not tensors:
-        return (None,) * len(tensors)
-    return torch.autograd.grad(loss, tensors, allow_unused=True)
+def _derivatives(loss: Any, held: list[Tensor]) -> list[Tensor | None]:
+    if not isinstance(loss, Tensor) or not loss.requires_grad or not held:
+        return [None] * len(held)
+    return list(torch.autograd.grad(loss, held, allow_unused=True))
 
 
 def _as_float(loss: Any) -> float:

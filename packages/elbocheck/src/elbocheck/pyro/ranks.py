@@ -17,7 +17,8 @@ from torch import Tensor
 
 from elbocheck.arguments import check_count
 from elbocheck.pyro.isolation import isolated
-from elbocheck.pyro.program import check_callable, device_of
+from elbocheck.pyro.program import check_callable
+from elbocheck.pytorch import device_of
 from elbocheck.ranks import CalibrationReport, rank_test
 
 
@@ -87,7 +88,7 @@ def calibration(
     check_callable(model=model, guide=guide)
     rank_test({"": np.zeros((5 * bins, 1), int)}, num_draws, bins=bins, level=level, power=power)
     found: dict[str, list[Tensor]] = {}
-    device = device_of(model, guide, args, kwargs)
+    device = device_of((model, guide), args, kwargs)
     with isolated(check_count("seed", seed, least=0), device, model, guide), torch.no_grad():
         for _ in range(num_simulations):
             with _DrawnData():
