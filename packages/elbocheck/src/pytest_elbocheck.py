@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 FIXTURE, PROPERTY = "unbiased", "elbocheck"
+COUNT = pytest.StashKey[int]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -27,22 +28,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-class _Session:
-    def __init__(self) -> None:
-        self.count = 1
-
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """The level is shared by the tests that ask for the fixture."""
-        asking = [item for item in items if FIXTURE in getattr(item, "fixturenames", ())]
-        self.count = max(1, len(asking))
-
-
-KEY = pytest.StashKey[_Session]()
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.stash[KEY] = _Session()
-    config.pluginmanager.register(config.stash[KEY])
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The level is shared by the tests that ask for the fixture."""
+    asking = [item for item in items if FIXTURE in getattr(item, "fixturenames", ())]
+    config.stash[COUNT] = max(1, len(asking))
 
 
 @pytest.fixture
@@ -53,7 +42,7 @@ def unbiased(request: pytest.FixtureRequest) -> Callable[..., Any]:
     """
     from elbocheck import check
 
-    config, count = request.config, request.config.stash[KEY].count
+    config, count = request.config, request.config.stash[COUNT]
 
     def run(program: Any, reference: Any = None, **options: Any) -> Any:
         defaults = {
