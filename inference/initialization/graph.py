@@ -82,11 +82,7 @@ class NeighborGraph:
             raise ValueError(
                 f"x has shape {list(data.shape)}, but data [N, ...] are needed, not empty"
             )
-        self.num_neighbors = check_size("num_neighbors", num_neighbors)
-        if num_neighbors >= len(data):
-            raise ValueError(
-                f"num_neighbors={num_neighbors} is too many for {len(data)} data: it must be less"
-            )
+        self.num_neighbors = check_fewer("num_neighbors", num_neighbors, len(data))
         self._shape, self._loc = tuple(data.shape[1:]), data.flatten(1).double().mean(0)
         rows = centered_rows(data, self._loc)
         self._pca = principal_components(rows, check_size("dim", dim), seed)
@@ -116,7 +112,7 @@ class NeighborGraph:
         forms = [self._new_places(each, number) for each in (x, *variants)]
         distance, neighbor = _nearest(self._search, forms, self.num_neighbors, themselves=False)
         scale = distance[:, -1].clip(self._least)  # the graph's, whatever rows come together
-        return edge_weights(distance, neighbor, scale, self._last, len(self)) @ q
+        return edge_weights(distance, neighbor, scale, self._last) @ q
 
     def clusters(self, num_clusters: int, seed: int = 0) -> np.ndarray:
         """Spectral clusters of the graph ``[N]``, see :func:`~inference.neighbor_clusters`.
@@ -124,10 +120,7 @@ class NeighborGraph:
         :param num_clusters: K, below N.
         :raises ValueError: if there are not so many data.
         """
-        if check_size("num_clusters", num_clusters) >= len(self):
-            raise ValueError(
-                f"num_clusters={num_clusters} is too many for {len(self)} data: it must be less"
-            )
+        check_fewer("num_clusters", num_clusters, len(self))
         return spectral_clusters(self.weights, num_clusters, seed)
 
     def _new_places(self, x: ArrayLike | Tensor, number: int) -> np.ndarray:
@@ -138,6 +131,17 @@ class NeighborGraph:
                 f"{[number, *self._shape]} is needed"
             )
         return self._pca.transform(centered_rows(data, self._loc))
+
+
+def check_fewer(name: str, value: int, number: int) -> int:
+    """A size below the number of data.
+
+    :raises ValueError: if it is none.
+    """
+    found = check_size(name, value)
+    if found >= number:
+        raise ValueError(f"{name}={found} is too many for {number} data: it must be less")
+    return found
 
 
 class CellSearch:
@@ -208,20 +212,16 @@ def principal_components(rows: np.ndarray, dim: int, seed: int) -> PCA:
 
 
 def edge_weights(
-    distance: np.ndarray,
-    neighbor: np.ndarray,
-    scale: np.ndarray,
-    scale_of_neighbors: np.ndarray,
-    columns: int | None = None,
+    distance: np.ndarray, neighbor: np.ndarray, scale: np.ndarray, scale_of_neighbors: np.ndarray
 ) -> csr_matrix:
-    """Weights of edges from M data to their neighbors ``[M, columns]``, at most 1, by distances and
-    numbers of these ``[M, k]``, and sigma of the data ``[M]`` and of those that have the neighbors.
+    """Weights of edges from M data to their neighbors among N ``[M, N]``, at most 1, by distances
+    and numbers of these ``[M, k]``, and sigma of both, ``[M]`` and ``[N]``.
     """
     number, k = distance.shape
     weight = np.exp(-(distance / scale[:, None]) * (distance / scale_of_neighbors[neighbor]))
     starts = np.arange(0, weight.size + 1, k)
-    shape = (number, number if columns is None else columns)
-    return csr_matrix((weight.ravel(), neighbor.ravel(), starts), shape=shape)
+    edges = (weight.ravel(), neighbor.ravel(), starts)
+    return csr_matrix(edges, shape=(number, len(scale_of_neighbors)))
 
 
 def neighbor_weights(places: np.ndarray, num_neighbors: int) -> csr_matrix:

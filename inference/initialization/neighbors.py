@@ -10,6 +10,7 @@ from torch import Tensor
 
 from inference.initialization.graph import (
     centered_rows,
+    check_fewer,
     leading_eigenvectors,
     neighbor_weights,
     principal_components,
@@ -71,17 +72,12 @@ def neighbor_clusters(
     data = as_numbers(x)
     if data.ndim < 2 or not data.numel():
         raise ValueError(f"x has shape {list(data.shape)}, but data [N, ...] are needed, not empty")
-    sizes = {"num_neighbors": num_neighbors}
-    if num_clusters is not None:
-        sizes["num_clusters"] = num_clusters
-    for name, size in (*sizes.items(), ("max_rows", max_rows)):
-        check_size(name, size)
+    sizes = {} if num_clusters is None else {"num_clusters": num_clusters}
+    sizes["num_neighbors"] = num_neighbors
+    check_size("max_rows", max_rows)
     looked_at = np.random.default_rng(seed).permutation(len(data))[:max_rows]
     for name, size in sizes.items():
-        if size >= len(looked_at):
-            raise ValueError(
-                f"{name}={size} is too many for {len(looked_at)} data: it must be less than that"
-            )
+        check_fewer(name, size, len(looked_at))
     chosen = data[torch.as_tensor(looked_at, device=data.device)]
     rows = centered_rows(chosen, chosen.flatten(1).double().mean(0))
     rows, copy_of = _distinct(rows, more_than=max(sizes.values()))
