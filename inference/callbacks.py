@@ -112,7 +112,7 @@ class JSONLines:
     def __init__(self, path: str | Path) -> None:
         self.path = check_path("path", path).absolute()
         self.lines = 0
-        self.complete = True
+        self.complete = False
 
     def check(self, runner: Run) -> None:
         if self.path.is_dir():
@@ -125,11 +125,11 @@ class JSONLines:
     def __call__(self, runner: Run, record: dict[str, Any]) -> None:
         self.lines += 1
         try:
-            if self.lines > 1 and self.complete:
+            if self.complete:
                 with self.path.open("a") as file:
                     file.write(as_line(record))
             else:
-                last = runner.history[max(0, len(runner.history) - self.lines) :]
+                last = runner.history[-self.lines :]
                 write_atomically(self.path, "".join(map(as_line, last)).encode())
                 self.complete = True
         except OSError as error:
@@ -290,11 +290,10 @@ class ReduceOnPlateau:
     def __init__(self, factor: float = 0.5, patience: int = 5, threshold: float = 0.01) -> None:
         if not 0 < number(factor) < 1:
             raise ValueError(f"factor must be within (0, 1), got {factor!r}")
-        patience, threshold = check_count("patience", patience), _check_threshold(threshold)
         self.options: dict[str, Any] = {
             "factor": factor,
-            "patience": patience,
-            "threshold": threshold,
+            "patience": check_count("patience", patience),
+            "threshold": _check_threshold(threshold),
         }
         self.scheduler: ReduceLROnPlateau | None = None
         self.resumed: dict[str, Any] = {}
