@@ -162,9 +162,8 @@ def teach_baseline(loss: Loss, x: torch.Tensor, seed: int, steps: int = 300) -> 
     for _ in range(steps):
         value = loss(x)
         if optimizer is not None:
-            gradients = torch.autograd.grad(value, parameters)
-            for parameter, gradient in zip(parameters, gradients, strict=True):
-                parameter.grad = gradient
+            optimizer.zero_grad()
+            value.backward(inputs=parameters)
             optimizer.step()
     loss.eval()
 

@@ -64,7 +64,7 @@ def main(argv: list[str] | None = None) -> None:
     data = load_data(args)
     pyro.set_rng_seed(args.seed)
     guide = build(data, settings)
-    cold_start(guide, data.train, None, args.seed, "means")  # mixtures, fitted to the first latents
+    cold_start(guide, data.train, seed=args.seed)  # mixtures, fitted to the first latents
     runner = SVIRunner(
         guide.model,
         guide,

@@ -56,7 +56,7 @@ def cluster_accuracy(
         0.75
     """
     labels, clusters = _paired(labels, clusters)
-    known_labels, known_clusters = (labels, clusters) if map_from is None else _paired(*map_from)
+    known_labels, known_clusters = (labels, clusters) if map_from is None else map_from
     meaning = cluster_map(known_labels, known_clusters, method)
     pairs = zip(clusters.tolist(), labels.tolist(), strict=True)
     return float(np.mean([meaning.get(cluster) == label for cluster, label in pairs]))

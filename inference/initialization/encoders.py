@@ -81,10 +81,9 @@ def learn_to_encode(
     ids = torch.arange(check_size("num_data", num_data))
     with seeded(seed, model.gates.device), torch.no_grad(), evaluating(model):
         z = {name: prior.sample(num_data) for name, prior in model.priors.items()}
-        parts = zip(*(latent.split(EVALUATION_BATCH) for latent in z.values()), strict=True)
-        batches = (dict(zip(z, part, strict=True)) for part in parts)
+        parts = ids.split(EVALUATION_BATCH)
+        batches = ({name: latent[rows] for name, latent in z.items()} for rows in parts)
         x = torch.cat([model.decode(batch).sample() for batch in batches])
-    if model.likelihood.support[1] < float("inf"):
         x = x.clamp(*model.likelihood.support)
     with frozen(model):
         runner = SVIRunner(model, guide, lr=lr, schedule=Constant(0.0), seed=seed)

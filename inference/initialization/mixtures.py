@@ -137,8 +137,8 @@ def fit_mixtures(
         fitted = _in_common_if_likelier(fitted, prior, means, seed, **options)
         if name in known:
             start = _class_means(fitted, means.double().cpu().numpy(), known[name])
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ConvergenceWarning)  # only one step is taken
+            # Only one step is taken.
+            with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
                 fitted = _fitted(prior, means, fitted.covariance_type, seed, **options | start)
         proba = torch.as_tensor(fitted.predict_proba(means.double().cpu().numpy())).to(variances)
         sizes = proba.sum(0).clamp_min(torch.finfo(variances.dtype).tiny)
