@@ -61,24 +61,21 @@ def round_to(number: float, digits: int) -> str:
 
 @dataclass(frozen=True)
 class Paper:
-    """What the paper reports for a figure: numbers, or words where it has none.
+    """What the paper reports for a figure.
 
     :ivar where: table or figure of the paper.
     """
 
-    mean: float | None = None
+    mean: float
     deviation: float | None = None
     runs: int | None = None
-    text: str = ""
     where: str = ""
 
     def show(self, digits: int | None = None) -> str:
         """Mean and deviation with so many digits, or as the paper spells them."""
-        if self.mean is None:
-            return self.text
         numbers = [n for n in (self.mean, self.deviation) if n is not None]
         shown = [spell(n) if digits is None else round_to(n, digits) for n in numbers]
-        return shown[0] + (f" ({shown[1]})" if len(shown) > 1 else "") + self.text
+        return shown[0] + (f" ({shown[1]})" if len(shown) > 1 else "")
 
     def cell(self) -> str:
         """All of it, for a table."""
@@ -94,10 +91,9 @@ class Figure:
     :ivar value: a single number, such as a median; ``low`` and ``high`` say its range.
     :ivar read: how a rerun's figure is found: ``FILE: path.of.keys`` of a JSON file in the run's
         folder (``*`` for every element; in JSON lines the epoch is the first key; of ``these.keys
-        or those.keys`` the higher number counts), ``stdout: REGEX`` (one group, every match being a
-        seed's; or groups ``mean`` and ``deviation``), or ``printed: ROW`` and ``printed: HEADING >
-        ROW``, the row of a printed table that has a mean and, in brackets, a deviation. Of several
-        values a ``value`` is the median.
+        or those.keys`` the higher number counts), or ``stdout: REGEX`` (one group, every match
+        being a seed's; or groups ``mean`` and ``deviation``). Of several values a ``value`` is the
+        median.
     :ivar runs: that mean and deviation are of, where the record's seeds do not say it.
     :ivar scale: the figure is so many times what is read (100 for percent).
     :ivar tolerance: by how much a rerun may differ where seeds tell no error.
@@ -187,8 +183,8 @@ class Figure:
 
 @dataclass(frozen=True)
 class Table:
-    """Numbers that are read in rows and columns. A cell is a number, ``[mean, deviation]``,
-    ``{each = [numbers]}``, or text, in which figures stand by name.
+    """Numbers that are read in rows and columns. A cell is a number, ``[mean, deviation]`` or text,
+    in which figures stand by name.
     """
 
     columns: tuple[str, ...]
@@ -429,21 +425,17 @@ def _figure(content: dict[str, Any], where: str) -> Figure:
 def _check_read(figure: Figure, where: str) -> None:
     source, colon, path = figure.read.partition(": ")
     if not colon or not path:
-        known = "'FILE: keys', 'stdout: REGEX' or 'printed: ROW'"
+        known = "'FILE: keys' or 'stdout: REGEX'"
         raise RecordError(f"{where}: read: needs {known}, got {figure.read!r}")
     if source == "stdout":
-        pattern = compiled(path, where)
+        try:
+            pattern = re.compile(path)
+        except re.error as error:
+            raise RecordError(f"{where}: read: {path!r}: {error}") from None
         if pattern.groups != 1 and pattern.groupindex.keys() != {"mean", "deviation"}:
             raise RecordError(f"{where}: read: needs one group, or groups mean and deviation")
     if not figure.spread and figure.tolerance is None:
         raise RecordError(f"{where}: tolerance: is needed, as seeds tell no error of this figure")
-
-
-def compiled(pattern: str, where: str) -> re.Pattern[str]:
-    try:
-        return re.compile(pattern, re.M)
-    except re.error as error:
-        raise RecordError(f"{where}: read: {pattern!r}: {error}") from None
 
 
 def _table(content: dict[str, Any], where: str) -> Table:

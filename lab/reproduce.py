@@ -37,7 +37,6 @@ from lab.run_lines import described_by
 STDOUT = "stdout.txt"
 # Fields of a figure that a rerun replaces or makes void.
 MEASURED = {"values", "mean", "deviation", "low", "high", "value", "commit", "date"}
-NUMBER = r"[-+]?\d[\d.]*(?:e[-+]?\d+)?"
 
 
 @dataclass(frozen=True)
@@ -152,13 +151,11 @@ def read(figure: Figure, folders: Sequence[Path]) -> Found:
     """What the rerun says of a figure; values of all folders together."""
     source, _, path = figure.read.partition(": ")
     median = figure.value is not None
-    if source not in ("stdout", "printed"):
+    if source != "stdout":
         values = [v for folder in folders for v in highest(folder / source, path, figure)]
         if not values:
             raise RecordError(f"figure {figure.name}: {source} has no number at {path!r}")
         return Found.of((figure.scale * value for value in values), median)
-    if source == "printed":
-        path = table_row(path)
     texts = [(folder / STDOUT).read_text() for folder in folders]
     matches = [found for text in texts for found in re.finditer(path, text, re.M)]
     if not matches:
@@ -172,13 +169,6 @@ def read(figure: Figure, folders: Sequence[Path]) -> Found:
         mean=figure.scale * float(matches[0]["mean"]),
         deviation=None if deviation is None else figure.scale * float(deviation),
     )
-
-
-def table_row(named: str) -> str:
-    """The pattern of a row of a printed table, ``HEADING > ROW``, up to its mean and deviation."""
-    heading, _, row = named.rpartition(" > ")
-    above = f"^{re.escape(heading)}\\n(?:  .*\\n)*?" if heading else "^"
-    return rf"{above} *{re.escape(row)} +(?P<mean>{NUMBER})(?: \((?P<deviation>{NUMBER})\))?"
 
 
 def highest(path: Path, keys: str, figure: Figure) -> list[float]:

@@ -157,8 +157,6 @@ def cell_text(cell: Any, record: Record) -> str:
             return fill(cell, record)
         case [mean, deviation]:
             return f"{spell(mean)} ({spell(deviation)})"
-        case {"each": [*cells]}:
-            return ", ".join(map(spell, cells))
         case int() | float():
             return spell(cell)
     raise RecordError(
