@@ -55,13 +55,6 @@ class Found:
         return Found(each, (statistics.median if median else statistics.mean)(each), deviation)
 
 
-def check_can_run(record: Record, seeds: Sequence[int], data_root: Path | None) -> None:
-    """Refuse, before any work, what cannot be run or compared."""
-    check_can_read(record, seeds)
-    if "{data_root}" in " ".join(record.command) and data_root is None:
-        raise RecordError(f"lab/results/{record.name}.toml: needs data: give --data-root")
-
-
 def check_can_read(record: Record, seeds: Sequence[int]) -> None:
     """Refuse figures that cannot be read back, and seeds that the command does not take."""
     text = " ".join(record.command)
@@ -82,37 +75,27 @@ def check_can_read(record: Record, seeds: Sequence[int]) -> None:
 
 
 def rerun(
-    record: Record,
-    seeds: Sequence[int],
-    out: Path,
-    data_root: Path | None = None,
-    root: Path = ROOT,
-) -> dict[str, Found]:
-    """Run the commands, once for each seed if they take one, and read the figures back.
+    record: Record, seeds: Sequence[int], out: Path, data_root: Path | None, root: Path
+) -> None:
+    """Run the commands, once for each seed if they take one.
 
-    :raises RecordError: before any work, if something does not fit, or the folder holds files:
-        programs would take these for their own, and go on from what another version had found.
+    :raises RecordError: before any work, if data are missing, or the folder holds files: programs
+        would take these for their own, and go on from what another version had found.
     """
-    check_can_run(record, seeds, data_root)
+    if "{data_root}" in " ".join(record.command) and data_root is None:
+        raise RecordError(f"lab/results/{record.name}.toml: needs data: give --data-root")
     if out.is_dir() and any(out.iterdir()):
         raise RecordError(f"{out} is not empty: remove it, or give another --out")
     for folder, seed in zip(folders_of(record, seeds, out), seeds or (0,), strict=False):
         run_commands(
             record, folder, {"seed": seed, "runs": len(seeds), "data_root": data_root}, root
         )
-    return read_all(record, seeds, out)
 
 
 def folders_of(record: Record, seeds: Sequence[int], out: Path) -> list[Path]:
     """One for each seed, if the commands take one."""
     a_seed_each = any("{seed}" in command for command in record.command)
     return [out / str(seed) for seed in seeds] if a_seed_each else [out]
-
-
-def read_all(record: Record, seeds: Sequence[int], out: Path) -> dict[str, Found]:
-    """Every figure that the record says how to read, from finished runs."""
-    folders = folders_of(record, seeds, out)
-    return {figure.name: read(figure, folders) for figure in record.figures if figure.read}
 
 
 def run_commands(record: Record, folder: Path, blanks: dict[str, Any], root: Path) -> None:
@@ -164,11 +147,8 @@ def read(figure: Figure, folders: Sequence[Path]) -> Found:
         return Found.of((figure.scale * float(found[1]) for found in matches), median)
     if len(matches) > 1:
         raise RecordError(f"figure {figure.name}: {path!r} matches {len(matches)} times, not once")
-    deviation = matches[0]["deviation"]
-    return Found(
-        mean=figure.scale * float(matches[0]["mean"]),
-        deviation=None if deviation is None else figure.scale * float(deviation),
-    )
+    mean, deviation = (figure.scale * float(matches[0][part]) for part in ("mean", "deviation"))
+    return Found(mean=mean, deviation=deviation)
 
 
 def highest(path: Path, keys: str, figure: Figure) -> list[float]:
@@ -369,17 +349,15 @@ def reproduce(args: argparse.Namespace, records: dict[str, Record], root: Path) 
     seeds = args.seeds or list(record.seeds)
     if args.update:
         check_can_update(record, seeds)
+    check_can_read(record, seeds)
     out = args.out or root / "runs" / "reproduce" / record.name
-    if args.finished:
-        check_can_read(record, seeds)
-        commit = git(root, "rev-parse", "--short", args.finished).strip()
-        found = read_all(record, seeds, out)
-    else:
-        check_can_run(record, seeds, args.data_root)
-        if args.update:
-            check_committed(root)
-        commit = git(root, "rev-parse", "--short", "HEAD").strip()
-        found = rerun(record, seeds, out, args.data_root and args.data_root.resolve(), root)
+    if args.update and not args.finished:
+        check_committed(root)
+    commit = git(root, "rev-parse", "--short", args.finished or "HEAD").strip()
+    if not args.finished:
+        rerun(record, seeds, out, args.data_root and args.data_root.resolve(), root)
+    folders = folders_of(record, seeds, out)
+    found = {figure.name: read(figure, folders) for figure in record.figures if figure.read}
     agreed = compare(record, found, seeds)
     if args.update:
         update(root / f"lab/results/{record.name}.toml", record, found, seeds, commit)
