@@ -173,15 +173,10 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     flags: dict[str, dict[str, Any]] = {
         "epochs": {"help": "of the generative models"},
         "repeats": {"help": "of everything, from --seed on"},
-        "precision": {
-            "help": "of the generative models' networks",
-            "choices": ("float32", "bf16"),
-            "metavar": None,
-        },
+        "precision": {"help": "of the generative models' networks", "choices": ("float32", "bf16")},
         "substitution": {
             "help": "when images are replaced: anew in every epoch, or once",
             "choices": tuple(SUBSTITUTIONS),
-            "metavar": None,
         },
         "classifier_epochs": {"help": "of the classifiers"},
         "classifier_rows": {"help": "their training images, the first ones (default: all)"},

@@ -143,9 +143,10 @@ def add_setting_flags(
             name, type(default[0] if isinstance(default, tuple) else default), _check_setting
         )
         count = {"nargs": len(default)} if isinstance(default, tuple) else {}
+        metavar = {} if "choices" in extra else {"metavar": "N"}
         flag = f"--{name.replace('_', '-')}"
         parser.add_argument(
-            flag, type=kind, default=argparse.SUPPRESS, **{"metavar": "N", **count, **extra}
+            flag, type=kind, default=argparse.SUPPRESS, **{**metavar, **count, **extra}
         )
 
 
@@ -172,29 +173,23 @@ def load_data(name: str, args: argparse.Namespace, train_rows: int = 0) -> Datas
 
 
 ROWS_FLAG = {"help": "most training images, the same ones in every run; 0 for all"}
-INIT_FLAG: dict[str, Any] = {
-    "help": "of the networks",
-    "choices": ("pytorch", "glorot_normal"),
-    "metavar": None,
-}
+INIT_FLAG: dict[str, Any] = {"help": "of the networks", "choices": ("pytorch", "glorot_normal")}
 LOSS_FLAG: dict[str, Any] = {
     "help": "the objective's form: with responsibilities (Eq. 62), or the clusters summed out of "
     "the mixture's density (Eq. 71)",
     "choices": ("primary", "alternate"),
-    "metavar": None,
 }
 START_FLAGS: dict[str, dict[str, Any]] = {
     "start": {
         "help": "what the mixtures are fitted to before the first step: posteriors' means or draws",
         "choices": ("means", "draws"),
-        "metavar": None,
     },
     "start_rows": {"help": "most rows that they are fitted to; 0 for all"},
 }
 TRAINING_FLAGS: dict[str, dict[str, Any]] = {
     "lr": {"help": "Adam's rate"},
     "batch_size": {"help": "rows a step"},
-    "precision": {"help": "of the networks", "choices": ("float32", "bf16"), "metavar": None},
+    "precision": {"help": "of the networks", "choices": ("float32", "bf16")},
     "evaluate_every": {"help": "epochs between scores"},
 }
 

@@ -339,11 +339,7 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
         help="as the paper says, or as its authors' code does (on a grid: appendix B)",
     )
     flags = {
-        "network": {
-            "help": "of the paper's appendix A",
-            "choices": tuple(NETWORKS),
-            "metavar": None,
-        },
+        "network": {"help": "of the paper's appendix A", "choices": tuple(NETWORKS)},
         "dim": {"help": "length of the latent vector; 50, 90 and 200 in the paper"},
         "num_components": {"help": "of VaDE"},
         "seeds": {"help": "runs of each model, from --seed on"},

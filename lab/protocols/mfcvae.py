@@ -203,13 +203,11 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
         "network": {
             "help": "a ladder, or one shared by both facets (Table 6)",
             "choices": tuple(NETWORKS),
-            "metavar": None,
         },
         "widths": {"help": "of the network's two levels"},
         "schedule": {
             "help": "whether the second facet is faded in later, or both are in from the start",
             "choices": tuple(SCHEDULES),
-            "metavar": None,
         },
         "epochs": {"help": "of each phase, deep facet first"},
         "fade_steps": {"help": "to let the second facet in"},
@@ -228,11 +226,7 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
             "start of both"
         },
         "final_fits": {"help": "fits of both mixtures when training has ended, the likeliest kept"},
-        "merge": {
-            "help": "of the decoder's rungs",
-            "choices": ("concatenate", "gated_add"),
-            "metavar": None,
-        },
+        "merge": {"help": "of the decoder's rungs", "choices": ("concatenate", "gated_add")},
         "layers_after_merge": {"help": "hidden layers of the decoder after each merge"},
         "train_rows": ROWS_FLAG,
     }

@@ -343,7 +343,7 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     flags = {
         "epochs": {"help": "passes over the data"},
         "style_weight": {"help": "of the style's KL at first; 1 for none but the ELBO's"},
-        "likelihood": {"help": "of an image", "choices": tuple(LIKELIHOODS), "metavar": None},
+        "likelihood": {"help": "of an image", "choices": tuple(LIKELIHOODS)},
         "evidence": {
             "help": "images k of a group that are read together; each divides the last",
             "nargs": "+",

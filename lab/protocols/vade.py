@@ -115,7 +115,6 @@ def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
         "network": {
             "help": "fully connected (Table 6) or convolutional (Table 5)",
             "choices": tuple(NETWORKS),
-            "metavar": None,
         },
         "widths": {"help": "of the network, from the data inwards", "nargs": "+"},
         "init": INIT_FLAG,
