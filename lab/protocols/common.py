@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from examples.common import format_scores, score_facets
 from facetvae.datasets import Dataset, some_rows
-from guides import FacetGuide
+from guides import FacetGuide, MarginalGuide, VaDEGuide
 from inference import Checkpoints, SVIRunner, cold_start
 from inference.callbacks import Evaluate, JSONLines
 from inference.checkpoints.atomic_files import write_atomically
@@ -172,12 +172,22 @@ def load_data(name: str, args: argparse.Namespace, train_rows: int = 0) -> Datas
     return some_rows(data, train_rows) if train_rows else data
 
 
+def as_images(data: Dataset) -> Dataset:
+    """The same data as ``[N, C, H, W]``."""
+    shape = data.image_shape if len(data.image_shape) == 3 else (1, *data.image_shape)
+    return replace(data, train=data.train.reshape(-1, *shape), test=data.test.reshape(-1, *shape))
+
+
 ROWS_FLAG = {"help": "most training images, the same ones in every run; 0 for all"}
 INIT_FLAG: dict[str, Any] = {"help": "of the networks", "choices": ("pytorch", "glorot_normal")}
+LOSSES: dict[str, Callable[[FacetModel], FacetGuide]] = {
+    "primary": VaDEGuide,
+    "alternate": MarginalGuide,
+}
 LOSS_FLAG: dict[str, Any] = {
     "help": "the objective's form: with responsibilities (Eq. 62), or the clusters summed out of "
     "the mixture's density (Eq. 71)",
-    "choices": ("primary", "alternate"),
+    "choices": tuple(LOSSES),
 }
 START_FLAGS: dict[str, dict[str, Any]] = {
     "start": {
@@ -362,6 +372,11 @@ def fabric_on(kind: str) -> Fabric | None:
     return fabric
 
 
+def runner_options(settings: Any, seed: int, device: str) -> dict[str, Any]:
+    """Of a runner: its rate, seed, device and precision."""
+    return {"lr": settings.lr, "seed": seed, "device": device, "precision": settings.precision}
+
+
 def check_schedule(
     schedule: Schedule, model: FacetModel, data: Dataset, epochs: int, batch_size: int
 ) -> None:
@@ -415,9 +430,8 @@ def fit_and_report(
     runner: SVIRunner,
     data: Dataset,
     out: Path,
+    settings: Any,
     epochs: int,
-    batch_size: int,
-    evaluate_every: int,
     callbacks: Sequence[Callback] = (),
     temperature: float = 1.0,
     fit: Callable[..., SVIRunner] = SVIRunner.fit,
@@ -445,12 +459,13 @@ def fit_and_report(
         write_json(out / "start.json", count_clusters(runner.guide, data.train))
     callbacks = [
         *callbacks,
-        Evaluate(accuracies, evaluate_every),
-        WatchClusters(data.train, evaluate_every),
+        Evaluate(accuracies, settings.evaluate_every),
+        WatchClusters(data.train, settings.evaluate_every),
         JSONLines(out / "metrics.jsonl"),
     ]
     how = {"checkpoints": checkpointing(out, "training"), "fabric": fabric_on(runner.device.type)}
-    fit(runner, data.train, epochs=epochs, batch_size=batch_size, callbacks=callbacks, **how)
+    size = settings.batch_size
+    fit(runner, data.train, epochs=epochs, batch_size=size, callbacks=callbacks, **how)
     first_goes_on()
     runner.save(out)
     scores = score_run(runner.guide, data, out, runner.seed)

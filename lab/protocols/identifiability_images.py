@@ -46,6 +46,7 @@ from lab.identifiability import KeepIdentifiable
 from lab.protocols.common import (
     TRAINING_FLAGS,
     add_setting_flags,
+    as_images,
     build_parser,
     checkpointing,
     load_data,
@@ -53,6 +54,7 @@ from lab.protocols.common import (
     open_run_folder,
     refuse_several,
     resolve,
+    runner_options,
     write_json,
 )
 from lab.protocols.image_protocols import (
@@ -206,14 +208,7 @@ def train(
     protocol.start(guide, left_out(data.train[:FIRST], pixels), first, seed)
     test = images.shown(data.test, pixels, seed)
     beside_test = given(data.test, first_label(data.test_labels))
-    runner = SVIRunner(
-        guide.model,
-        guide,
-        lr=settings.lr,
-        seed=seed,
-        device=args.device,
-        precision=settings.precision,
-    )
+    runner = SVIRunner(guide.model, guide, **runner_options(settings, seed, args.device))
     looks = 1 if name in ON_GRID else settings.looks
     every = max(1, settings.epochs // looks)
 
@@ -312,20 +307,6 @@ def report(
     )
 
 
-def as_images(data: Dataset) -> Dataset:
-    """The same data as ``[N, C, H, W]``, the test images in random order: halves of MNIST's differ
-    as they lie.
-    """
-    shape = data.image_shape if len(data.image_shape) == 3 else (1, *data.image_shape)
-    order = np.random.default_rng(0).permutation(len(data.test))
-    return replace(
-        data,
-        train=data.train.reshape(-1, *shape),
-        test=data.test[order].reshape(-1, *shape),
-        test_labels={name: labels[order] for name, labels in data.test_labels.items()},
-    )
-
-
 def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     parser = build_parser(__doc__, "identifiability_images")
     parser.add_argument("--dataset", choices=DATASETS, default="mnist")
@@ -362,6 +343,8 @@ def main(argv: list[str] | None = None) -> None:
     refuse_several()
     args, settings = parse(argv)
     data = as_images(load_data("digits" if args.smoke else args.dataset, args))
+    # Halves of MNIST's test images differ as they lie.
+    data = data.rows(test=np.random.default_rng(0).permutation(len(data.test)))
     open_run_folder(args, settings, data)
     described = {**asdict(settings), "first_seed": args.seed, "data": data.name}
     results = {}

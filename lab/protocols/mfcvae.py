@@ -23,7 +23,7 @@ from typing import Any
 import pyro
 
 from facetvae.datasets import Dataset
-from guides import FacetGuide, MarginalGuide, VaDEGuide
+from guides import FacetGuide
 from inference import (
     Constant,
     NeighborGraph,
@@ -39,6 +39,7 @@ from inference.schedules import Schedule
 from lab.protocols.common import (
     INIT_FLAG,
     LOSS_FLAG,
+    LOSSES,
     ROWS_FLAG,
     START_FLAGS,
     TRAINING_FLAGS,
@@ -50,6 +51,7 @@ from lab.protocols.common import (
     load_data,
     open_run_folder,
     resolve,
+    runner_options,
     start_mixtures,
     train_first,
 )
@@ -163,14 +165,9 @@ def ladder(settings: Settings) -> Architecture:
     )
 
 
-def shared(settings: Settings) -> Architecture:
-    return SharedMLP(settings.widths, init=settings.init)
-
-
-NETWORKS: dict[str, Callable[[Settings], Architecture]] = {"ladder": ladder, "shared": shared}
-LOSSES: dict[str, Callable[[MFCVAE, Settings], FacetGuide]] = {
-    "primary": lambda model, s: VaDEGuide(model),
-    "alternate": lambda model, s: MarginalGuide(model),
+NETWORKS: dict[str, Callable[[Settings], Architecture]] = {
+    "ladder": ladder,
+    "shared": lambda s: SharedMLP(s.widths, init=s.init),
 }
 # From the phases and the settings.
 SCHEDULES: dict[str, Callable[[tuple[int, int], Settings], Schedule]] = {
@@ -188,8 +185,7 @@ def build(data: Dataset, settings: Settings) -> FacetGuide:
         priors[settings.neighbors] = NeighborMixture(priors[settings.neighbors])
     likelihood = Normal(settings.scale, settings.bounded) if settings.scale else Bernoulli()
     network = NETWORKS[settings.network](settings)
-    model = MFCVAE(data.train.shape[1:], priors, likelihood, network)
-    return LOSSES[settings.loss](model, settings)
+    return LOSSES[settings.loss](MFCVAE(data.train.shape[1:], priors, likelihood, network))
 
 
 def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
@@ -327,12 +323,7 @@ def main(argv: list[str] | None = None) -> None:
     out = open_run_folder(args, settings, data)  # nothing is written before all is known to fit
     if settings.convolutional:
         data_dependent_start(guide, data.train, seed=args.seed)
-    options = {
-        "lr": settings.lr,
-        "seed": args.seed,
-        "device": args.device,
-        "precision": settings.precision,
-    }
+    options = runner_options(settings, args.seed, args.device)
     refit: list[Callback] = []
     if start is not None:  # after which both facets are in
         runner = train_first(start, guide, data, out, schedule, **options)
@@ -348,9 +339,8 @@ def main(argv: list[str] | None = None) -> None:
         runner,
         data,
         out,
+        settings,
         sum(settings.epochs),
-        settings.batch_size,
-        settings.evaluate_every,
         refit,
         settings.temperature,
         SVIRunner.fit if graph is None else partial(fit_neighbors, graph=graph),

@@ -62,6 +62,7 @@ from lab.protocols.common import (
     load_data,
     open_run_folder,
     resolve,
+    runner_options,
     write_json,
 )
 from lab.protocols.shapes import FACTORS
@@ -374,12 +375,9 @@ def main(argv: list[str] | None = None) -> None:
     runner = SVIRunner(
         guide.model,
         guide,
-        lr=settings.lr,
         schedule=schedule(guide, seen.train, given, settings, batches),
-        seed=args.seed,
-        device=args.device,
-        precision=settings.precision,
         optimizer=rates(guide, settings),
+        **runner_options(settings, args.seed, args.device),
     )
     callbacks = [watch_labels(seen, factor, settings, args.seed), JSONLines(out / "metrics.jsonl")]
     runner.fit(

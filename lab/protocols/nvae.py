@@ -52,6 +52,7 @@ from lab.protocols.common import (
     once,
     open_run_folder,
     resolve,
+    runner_options,
     write_json,
 )
 from ppl_models import CVAE, MLP, NVAE, VAE, StridedConvNet
@@ -136,14 +137,9 @@ def make_runner(
     return SVIRunner(
         guide.model,
         guide,
-        objective=GuideEnum_ELBO(max_plate_nesting=1)
-        if divides and objective == "sampled"
-        else None,
-        lr=settings.lr,
+        objective=GuideEnum_ELBO(max_plate_nesting=1) if objective == "sampled" else None,
         schedule=Constant({"z_class": settings.beta_c} if divides else settings.beta),
-        seed=seed,
-        device=device,
-        precision=settings.precision,
+        **runner_options(settings, seed, device),
     )
 
 

@@ -17,20 +17,23 @@ from dataclasses import dataclass, replace
 import pyro
 
 from facetvae.datasets import Dataset
-from guides import FacetGuide, MarginalGuide, VaDEGuide
+from guides import FacetGuide
 from inference import SVIRunner, data_dependent_start
 from lab.protocols.common import (
     INIT_FLAG,
     LOSS_FLAG,
+    LOSSES,
     START_FLAGS,
     TRAINING_FLAGS,
     add_setting_flags,
+    as_images,
     build_parser,
     check_start,
     fit_and_report,
     load_data,
     open_run_folder,
     resolve,
+    runner_options,
     start_mixtures,
 )
 from ppl_models import Bernoulli, ConvLadder, GaussianMixture, Normal, SharedMLP, VaDE
@@ -88,7 +91,6 @@ NETWORKS: dict[str, Callable[[Settings], Architecture]] = {
     "shared": lambda s: SharedMLP(s.widths, init=s.init),
     "convolutional": lambda s: ConvLadder(s.widths, init=s.init, rungs=(len(s.widths) - 1,)),
 }
-LOSSES: dict[str, Callable[[VaDE], FacetGuide]] = {"primary": VaDEGuide, "alternate": MarginalGuide}
 
 
 def build(data: Dataset, settings: Settings) -> FacetGuide:
@@ -98,12 +100,6 @@ def build(data: Dataset, settings: Settings) -> FacetGuide:
     return LOSSES[settings.loss](
         VaDE(data.train.shape[1:], prior, likelihood, network, name=settings.facet)
     )
-
-
-def as_images(data: Dataset) -> Dataset:
-    """The same data as ``[N, C, H, W]``."""
-    shape = data.image_shape if len(data.image_shape) == 3 else (1, *data.image_shape)
-    return replace(data, train=data.train.reshape(-1, *shape), test=data.test.reshape(-1, *shape))
 
 
 def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, Settings]:
@@ -145,15 +141,8 @@ def main(argv: list[str] | None = None) -> None:
     if settings.network == "convolutional":
         data_dependent_start(guide, data.train, seed=args.seed)
     start_mixtures(guide, data, settings, args.seed)
-    runner = SVIRunner(
-        guide.model,
-        guide,
-        lr=settings.lr,
-        seed=args.seed,
-        device=args.device,
-        precision=settings.precision,
-    )
-    fit_and_report(runner, data, out, settings.epochs, settings.batch_size, settings.evaluate_every)
+    runner = SVIRunner(guide.model, guide, **runner_options(settings, args.seed, args.device))
+    fit_and_report(runner, data, out, settings, settings.epochs)
 
 
 if __name__ == "__main__":

@@ -42,6 +42,7 @@ from lab.protocols.common import (
     load_data,
     open_run_folder,
     resolve,
+    runner_options,
     train_first,
 )
 from lab.protocols.datasets import DATASETS
@@ -194,24 +195,12 @@ def main(argv: list[str] | None = None) -> None:
     check_start(data, settings, [prior.num_components for prior in guide.model.mixtures.values()])
     out = open_run_folder(args, settings, data)  # nothing is written before all is known to fit
     data_dependent_start(guide, data.train, seed=args.seed)
-    options = {
-        "lr": settings.lr,
-        "seed": args.seed,
-        "device": args.device,
-        "precision": settings.precision,
-    }
+    options = runner_options(settings, args.seed, args.device)
     graph = graph_of(data) if settings.neighbors else None
     start = first_stage(settings, graph)
     runner = train_first(start, guide, data, out, schedule, **options)
-    fit_and_report(
-        runner,
-        data,
-        out,
-        settings.epochs,
-        settings.batch_size,
-        settings.evaluate_every,
-        fit=SVIRunner.fit if graph is None else partial(fit_neighbors, graph=graph),
-    )
+    fit = SVIRunner.fit if graph is None else partial(fit_neighbors, graph=graph)
+    fit_and_report(runner, data, out, settings, settings.epochs, fit=fit)
 
 
 if __name__ == "__main__":
