@@ -14,7 +14,6 @@ from numpy.typing import ArrayLike
 from guides.base import FacetGuide
 from inference.figures.drawing import (
     image_rows,
-    image_shape_of,
     label_axes,
     legend_beside,
     new_figure,
@@ -31,7 +30,7 @@ STEPS, DRAWS, MOST = 9, 10, 3000
 
 
 def class_traversals(
-    guide: FacetGuide, dimension: int | Sequence[int] = 0, image_shape: Sequence[int] | None = None
+    guide: FacetGuide, dimension: int | Sequence[int], image_shape: tuple[int, ...]
 ) -> Figure:
     """One latent of each class's own block from -3 to 3, all others at 0: one class per row (Fig.
     1, 6).
@@ -39,61 +38,49 @@ def class_traversals(
     :param guide: the guide of an :class:`~ppl_models.nvae.NVAE`.
     :param dimension: index of the latent within its block, for all classes or one for each.
     """
-    images = traversed(guide, class_latents(guide, dimension, STEPS))
-    return _class_rows(
-        guide, images, image_shape, f"a latent of each class's own, from {-REACH:g} to {REACH:g}"
-    )
+    images = traversed(guide, class_latents(guide, dimension))
+    title = f"a latent of each class's own, from {-REACH:g} to {REACH:g}"
+    return _class_rows(images, image_shape, title)
 
 
-def shared_traversals(
-    guide: FacetGuide, dimension: int, image_shape: Sequence[int] | None = None
-) -> Figure:
+def shared_traversals(guide: FacetGuide, dimension: int, image_shape: tuple[int, ...]) -> Figure:
     """One shared latent from -3 to 3, all others at 0: one class per row (Fig. 2, 7, 8).
 
     :param guide: the guide of an :class:`~ppl_models.nvae.NVAE`.
     :param dimension: index of the shared latent.
     """
-    images = traversed(guide, shared_latents(guide, dimension, STEPS))
-    return _class_rows(
-        guide, images, image_shape, f"shared latent {dimension + 1}, from {-REACH:g} to {REACH:g}"
-    )
+    images = traversed(guide, shared_latents(guide, dimension))
+    title = f"shared latent {dimension + 1}, from {-REACH:g} to {REACH:g}"
+    return _class_rows(images, image_shape, title)
 
 
-def class_latents(
-    guide: FacetGuide, dimension: int | Sequence[int], columns: int
-) -> dict[str, torch.Tensor]:
-    """The latents of :func:`class_traversals`, ``[L, columns, d]`` by facet."""
-    z, blocks = _zeros(guide, columns), guide.model.blocks
-    own = z["class"].view(blocks.num_components, columns, blocks.num_components, blocks.block_dim)
+def class_latents(guide: FacetGuide, dimension: int | Sequence[int]) -> dict[str, torch.Tensor]:
+    """The latents of :func:`class_traversals`, ``[L, STEPS, d]`` by facet."""
+    z, blocks = _zeros(guide), guide.model.blocks
+    own = z["class"].view(blocks.num_components, STEPS, blocks.num_components, blocks.block_dim)
     for k, each in enumerate(np.broadcast_to(dimension, blocks.num_components).tolist()):
-        own[k, :, k, each] = torch.linspace(-REACH, REACH, columns)
+        own[k, :, k, each] = torch.linspace(-REACH, REACH, STEPS)
     return z
 
 
-def shared_latents(guide: FacetGuide, dimension: int, columns: int) -> dict[str, torch.Tensor]:
-    """The latents of :func:`shared_traversals`, ``[L, columns, d]`` by facet."""
-    z = _zeros(guide, columns)
-    z["shared"][..., dimension] = torch.linspace(-REACH, REACH, columns)
+def shared_latents(guide: FacetGuide, dimension: int) -> dict[str, torch.Tensor]:
+    """The latents of :func:`shared_traversals`, ``[L, STEPS, d]`` by facet."""
+    z = _zeros(guide)
+    z["shared"][..., dimension] = torch.linspace(-REACH, REACH, STEPS)
     return z
 
 
 @torch.no_grad()
 def traversed(guide: FacetGuide, z: Mapping[str, torch.Tensor]) -> np.ndarray:
-    """Means of p(x given y, z) for latents ``[L, columns, d]``, one class per row: ``[L, columns,
+    """Means of p(x given y, z) for latents ``[L, STEPS, d]``, one class per row: ``[L, STEPS,
     *x_shape]``.
     """
-    K, columns = z["shared"].shape[:2]
+    label = torch.arange(guide.model.num_classes)[:, None].expand(-1, STEPS)
     with evaluating(guide):
-        return (
-            guide.model.decode(z, label=torch.arange(K)[:, None].expand(K, columns))
-            .mean.cpu()
-            .numpy()
-        )
+        return guide.model.decode(z, label=label).mean.cpu().numpy()
 
 
-def class_samples(
-    guide: FacetGuide, image_shape: Sequence[int] | None = None, scale: float = 1.0
-) -> Figure:
+def class_samples(guide: FacetGuide, image_shape: tuple[int, ...], scale: float) -> Figure:
     """Draws of every class, one class per row, with latents from Normal(0, scale) (Fig. 11).
 
     :param guide: the guide of a model whose decoder reads the class: :class:`~ppl_models.nvae.NVAE`
@@ -105,12 +92,8 @@ def class_samples(
         label = torch.arange(model.num_classes).repeat_interleave(DRAWS)
         made = model.generate(len(label), temperature=scale, label=label).cpu().numpy()
     images = made.reshape(-1, DRAWS, *made.shape[1:])
-    return _class_rows(
-        guide,
-        images,
-        image_shape,
-        f"samples of each class, latents with standard deviation {scale:g}",
-    )
+    title = f"samples of each class, latents with standard deviation {scale:g}"
+    return _class_rows(images, image_shape, title)
 
 
 def kl_by_class(kl: ArrayLike, label: ArrayLike, block_dim: int) -> Figure:
@@ -140,28 +123,27 @@ def kl_by_class(kl: ArrayLike, label: ArrayLike, block_dim: int) -> Figure:
     return figure
 
 
-def kl_of_blocks(kl: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
+def kl_of_blocks(name: str, kl: Mapping[str, Sequence[float]]) -> Figure:
     """KL of each latent in descending order: shared latents, those of the right class, those of
     others (Fig. 5).
 
-    :param kl: KL in nats, by the items compared, then by kind of latent.
+    :param name: the model's.
+    :param kl: KL in nats, by kind of latent.
     """
-    figure, axes = new_figure(2.9 * len(kl), 2.6, len(kl))
-    for ax, (name, kinds) in zip(axes.flat, kl.items(), strict=True):
-        ax.sharey(axes.flat[0])
-        start = 0
-        for style, (kind, values) in zip(styles(), kinds.items(), strict=False):
-            ax.bar(
-                start + np.arange(len(values)),
-                sorted(values, reverse=True),
-                color=style["color"],
-                label=kind,
-            )
-            start += len(values) + 1
-        ax.set_title(name, fontsize=8)
-        ax.set_xticks([])
-        label_axes(ax, "latents", "KL, nats per datum" if ax is axes.flat[0] else "")
-    axes.flat[-1].legend(fontsize=7, frameon=False)
+    figure, axes = new_figure(2.9, 2.6, 1)
+    ax, start = axes.flat[0], 0
+    for style, (kind, values) in zip(styles(), kl.items(), strict=False):
+        ax.bar(
+            start + np.arange(len(values)),
+            sorted(values, reverse=True),
+            color=style["color"],
+            label=kind,
+        )
+        start += len(values) + 1
+    ax.set_title(name, fontsize=8)
+    ax.set_xticks([])
+    label_axes(ax, "latents", "KL, nats per datum")
+    ax.legend(fontsize=7, frameon=False)
     return figure
 
 
@@ -186,17 +168,15 @@ def latent_scatter(z: ArrayLike, label: ArrayLike) -> Figure:
     return figure
 
 
-def _zeros(guide: FacetGuide, columns: int) -> dict[str, torch.Tensor]:
+def _zeros(guide: FacetGuide) -> dict[str, torch.Tensor]:
     model = guide.model
     return {
-        name: torch.zeros(model.num_classes, columns, prior.dim)
+        name: torch.zeros(model.num_classes, STEPS, prior.dim)
         for name, prior in model.priors.items()
     }
 
 
-def _class_rows(
-    guide: FacetGuide, images: np.ndarray, image_shape: Sequence[int] | None, title: str
-) -> Figure:
+def _class_rows(images: np.ndarray, image_shape: tuple[int, ...], title: str) -> Figure:
     """Images ``[L, columns, *x_shape]``, one row for each class."""
     rows = dict(zip(map(str, range(len(images))), images, strict=True))
-    return image_rows(rows, image_shape_of(guide, image_shape), images.shape[1], title, "class")
+    return image_rows(rows, image_shape, images.shape[1], title, "class")

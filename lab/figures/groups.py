@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from guides.grouped import GroupedGuide
-from inference.figures.drawing import image_rows, image_shape_of, pixels
+from inference.figures.drawing import image_rows, pixels
 from inference.randomness import seeded
 from ppl_models.modes import evaluating
 
@@ -23,7 +21,7 @@ def style_swaps(
     style_x: ArrayLike,
     content_x: ArrayLike,
     content_group: ArrayLike,
-    image_shape: Sequence[int] | None = None,
+    image_shape: tuple[int, ...],
 ) -> Figure:
     """All combinations of styles (rows) and contents (columns) (Fig. 4).
 
@@ -47,13 +45,12 @@ def style_swaps(
     for i, style in enumerate(styles):
         made = _decoded(guide, contents, np.repeat(style[None], len(contents), 0))
         rows[f"style {i + 1}"] = np.concatenate([pixels(style_x[i : i + 1]), made])
-    return _rows(
-        guide, rows, len(first) + 1, image_shape, "rows keep the style, columns the content", [1]
-    )
+    title = "rows keep the style, columns the content"
+    return image_rows(rows, image_shape, len(first) + 1, title, "", [1])
 
 
 def latent_interpolation(
-    guide: GroupedGuide, pair: ArrayLike, image_shape: Sequence[int] | None = None
+    guide: GroupedGuide, pair: ArrayLike, image_shape: tuple[int, ...]
 ) -> Figure:
     """From one datum (top left) to another (bottom right): the content varies along rows, the style
     along columns (Fig. 5b).
@@ -67,13 +64,12 @@ def latent_interpolation(
         f"style {i + 1}": _decoded(guide, content, np.repeat(s[None], STEPS, 0))
         for i, s in enumerate(style)
     }
-    return _rows(
-        guide, rows, STEPS, image_shape, "content from left to right, style from top to bottom"
-    )
+    title = "content from left to right, style from top to bottom"
+    return image_rows(rows, image_shape, STEPS, title, "")
 
 
 def group_generations(
-    guide: GroupedGuide, x: ArrayLike, group: ArrayLike, image_shape: Sequence[int] | None = None
+    guide: GroupedGuide, x: ArrayLike, group: ArrayLike, image_shape: tuple[int, ...]
 ) -> Figure:
     """Some members of each group, then draws with its content and styles from the prior (Fig. 5a).
 
@@ -90,18 +86,12 @@ def group_generations(
         made = _decoded(guide, np.repeat(contents[own[:1]], STEPS, 0), styles)
         shown = pixels(x[np.resize(own, MEMBERS)])
         rows[f"group {g}"] = np.concatenate([shown, made])
-    return _rows(
-        guide,
-        rows,
-        MEMBERS + STEPS,
-        image_shape,
-        f"{MEMBERS} members, then drawn in their likeness",
-        [MEMBERS],
-    )
+    title = f"{MEMBERS} members, then drawn in their likeness"
+    return image_rows(rows, image_shape, MEMBERS + STEPS, title, "", [MEMBERS])
 
 
 def evidence_reconstructions(
-    guide: GroupedGuide, x: ArrayLike, image_shape: Sequence[int] | None = None
+    guide: GroupedGuide, x: ArrayLike, image_shape: tuple[int, ...]
 ) -> Figure:
     """Members of one group, reconstructed from each member's evidence alone and from that of all
     (Fig. 6a).
@@ -114,23 +104,11 @@ def evidence_reconstructions(
         "alone": guide.reconstruct(x, group=np.arange(len(x))),
         "with evidence": guide.reconstruct(x, group=np.zeros(len(x), int)),
     }
-    return _rows(
-        guide, rows, len(x), image_shape, "one group, without and with accumulated evidence"
-    )
+    title = "one group, without and with accumulated evidence"
+    return image_rows(rows, image_shape, len(x), title, "")
 
 
 def _decoded(guide: GroupedGuide, content: np.ndarray, style: np.ndarray) -> np.ndarray:
     with evaluating(guide), torch.no_grad():
         z = {"content": torch.as_tensor(content), "style": torch.as_tensor(style)}
         return guide.model.decode(z).mean.cpu().numpy()
-
-
-def _rows(
-    guide: GroupedGuide,
-    rows: dict[str, np.ndarray],
-    columns: int,
-    image_shape: Sequence[int] | None,
-    title: str,
-    lines: Sequence[int] = (),
-) -> Figure:
-    return image_rows(rows, image_shape_of(guide, image_shape), columns, title, "", lines)

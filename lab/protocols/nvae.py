@@ -31,6 +31,7 @@ from inference.figures.training import training_curves
 from inference.metrics import probe_accuracy
 from inference.randomness import seeded
 from lab.figures.classes import (
+    STEPS,
     class_latents,
     class_samples,
     class_traversals,
@@ -264,12 +265,10 @@ def traversals_keep_class(guide: ClassifierGuide) -> dict[str, float]:
     """
     blocks, shared = guide.model.blocks, guide.model.prior("shared")  # type: ignore[union-attr]
     of = {
-        "class_traversals_keep_class": [
-            class_latents(guide, j, 9) for j in range(blocks.block_dim)
-        ],
-        "shared_traversals_keep_class": [shared_latents(guide, j, 9) for j in range(shared.dim)],
+        "class_traversals_keep_class": [class_latents(guide, j) for j in range(blocks.block_dim)],
+        "shared_traversals_keep_class": [shared_latents(guide, j) for j in range(shared.dim)],
     }
-    wanted = np.arange(blocks.num_components).repeat(9)
+    wanted = np.arange(blocks.num_components).repeat(STEPS)
     return {
         name: float(
             np.mean(
@@ -300,7 +299,7 @@ def draw(
     x, label, shape = data.test, data.test_labels[of], data.image_shape
     figures = {
         "training": training_curves(runner.history, list(guide.model.priors)),
-        "kl": kl_of_blocks({name: found["kl"]}),
+        "kl": kl_of_blocks(name, found["kl"]),
     }
     latents = guide.embed(x, **beside(guide, label))
     figures["scatter"] = latent_scatter(latents.get("shared", next(iter(latents.values()))), label)
