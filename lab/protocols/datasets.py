@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,8 +44,7 @@ def yale_faces(root: str | Path | None = None, seed: int = 0) -> Dataset:
     train, test = train_test_split(
         np.arange(len(x)), test_size=0.2, random_state=seed, stratify=known["person"]
     )
-    labels = ({name: values[rows] for name, values in known.items()} for rows in (train, test))
-    return Dataset("yale", x[train], x[test], *labels, (1, 64, 64))
+    return _split("yale", x, known, train, test)
 
 
 def folders(root: str | Path | None = None, seed: int = 0) -> Dataset:
@@ -61,8 +61,7 @@ def folders(root: str | Path | None = None, seed: int = 0) -> Dataset:
     of_group = [order[group[order] == k] for k in np.unique(group)]
     test = np.sort(np.concatenate([rows[: max(1, len(rows) // 5)] for rows in of_group]))
     train = np.setdiff1d(order, test)
-    labels = ({"group": group[rows]} for rows in (train, test))
-    return Dataset("folders", x[train], x[test], *labels, (3, 64, 64))
+    return _split("folders", x, {"group": group}, train, test)
 
 
 def svhn(root: str | Path | None = None) -> Dataset:
@@ -120,14 +119,11 @@ def shapes3d(configuration: int, root: str | Path | None = None) -> Dataset:
     factors = shapes.factor_grid(**fixed)
     original = data_root(root) / "3dshapes.h5"
     images = _original_shapes(original, factors) if original.is_file() else shapes.draw(factors)
-    x = np.moveaxis(shapes.halve(images), -1, 1)
+    x = np.ascontiguousarray(np.moveaxis(shapes.halve(images), -1, 1))
     train, test = train_test_split(np.arange(len(x)), test_size=0.2, random_state=0)
     known = {name: factors[:, j] for j, name in enumerate(shapes.FACTORS) if name not in fixed}
     name = f"shapes3d-{configuration}" + ("" if original.is_file() else "-drawn")
-    labels = ({factor: values[rows] for factor, values in known.items()} for rows in (train, test))
-    return Dataset(
-        name, np.ascontiguousarray(x[train]), np.ascontiguousarray(x[test]), *labels, (3, 32, 32)
-    )
+    return _split(name, x, known, train, test)
 
 
 def drawn_shapes(root: str | Path | None = None, rows: int = 20_000, seed: int = 0) -> Dataset:
@@ -145,12 +141,14 @@ def drawn_shapes(root: str | Path | None = None, rows: int = 20_000, seed: int =
         shapes.halve(shapes.draw(part)) for part in np.array_split(factors, max(1, rows // 2048))
     ]
     x = np.ascontiguousarray(np.moveaxis(np.concatenate(parts), -1, 1))
-    cut = round(0.75 * rows)
-    labels = (
-        {name: factors[part, j] for j, name in enumerate(shapes.FACTORS)}
-        for part in (slice(cut), slice(cut, None))
-    )
-    return Dataset("shapes", x[:cut], x[cut:], *labels, (3, 32, 32))
+    known, cut = dict(zip(shapes.FACTORS, factors.T, strict=True)), round(0.75 * rows)
+    return _split("shapes", x, known, slice(cut), slice(cut, None))
+
+
+def _split(name: str, x: np.ndarray, known: Labels, train: Any, test: Any) -> Dataset:
+    """The images ``[N, C, H, W]`` at some rows to train on, and those at others to test on."""
+    labels = ({of: values[rows] for of, values in known.items()} for rows in (train, test))
+    return Dataset(name, x[train], x[test], *labels, x.shape[1:])
 
 
 def _original_shapes(path: Path, factors: np.ndarray) -> np.ndarray:
