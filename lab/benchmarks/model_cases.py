@@ -106,12 +106,8 @@ def groups_of_eight(n: int) -> dict[str, Tensor]:
 # The networks alone: the mean of what the decoder makes of the encoder's means, without noise.
 
 
-def through_means(guide: Any, x: Tensor) -> Tensor:
+def through_means(guide: Any, x: Tensor, group: Tensor | None = None) -> Tensor:
     return _decoded(guide, guide.encoder(x))
-
-
-def of_members(guide: Any, x: Tensor, group: Tensor) -> Tensor:
-    return through_means(guide, x)
 
 
 def through_classifier(guide: Any, x: Tensor) -> Tensor:
@@ -261,7 +257,7 @@ CASES: dict[str, Case] = {
     "GMMFlow": Case(gmm_flow, plain.gmm_flow, backwards),
     "VQVAE": Case(vqvae, plain.vqvae, batch=64),
     "Autoencoder": Case(autoencoder, plain.autoencoder, batch=64),
-    "MLVAE": Case(mlvae, plain.mlvae, of_members, groups_of_eight),
+    "MLVAE": Case(mlvae, plain.mlvae, given=groups_of_eight),
     "NVAE": Case(nvae, plain.nvae, beside_class, labels),
     "CVAE": Case(cvae, plain.cvae, beside_label, labels),
 }

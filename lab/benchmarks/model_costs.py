@@ -26,7 +26,7 @@ import json
 import platform
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -36,7 +36,6 @@ from typing import Any
 import pyro
 import torch
 
-from guides import FacetGuide
 from inference import SVIRunner
 from inference.training.recorder import RecordingWarning
 from lab.benchmarks.model_cases import CASES, FULL, SMALL, Case, Size
@@ -89,37 +88,23 @@ MODES = {"handlers": None, "replay": "replay", "xla": "xla"}
 MODE_BATCH, MODE_BATCHES = 64, 8
 
 
-def guide_and_data(case: Case, settings: Settings, batch: int) -> tuple[FacetGuide, Observed]:
-    """The same ones each time, on the device."""
+def mode_step(case: Case, settings: Settings, mode: str | None) -> FitSteps:
+    """Steps of a run of its own, in one of ``SVIRunner``'s ways; all on the same data, from the
+    same weights.
+    """
     pyro.set_rng_seed(0)
-    guide = case.guide(settings.size).to(settings.device)
+    batch, guide = settings.size.rows(MODE_BATCH), case.guide(settings.size).to(settings.device)
     x = torch.rand(MODE_BATCHES * batch, *guide.model.x_shape)
-    return guide, Observed(x, case.given(len(x))).to(settings.device)
+    data = Observed(x, case.given(len(x))).to(settings.device)
+    return FitSteps(SVIRunner(guide.model, guide, compile=mode), data, batch)
 
 
-def mode_step(
-    case: Case,
-    settings: Settings,
-    mode: str | None,
-    rows: int = MODE_BATCH,
-    dtype: torch.dtype = torch.float32,
-    **options: Any,
-) -> FitSteps:
-    """Steps of a run of its own, in one of ``SVIRunner``'s ways."""
-    batch = settings.size.rows(rows)
-    guide, data = guide_and_data(case, settings, batch)
-    runner = SVIRunner(guide.model, guide.to(dtype), compile=mode, **options)
-    return FitSteps(runner, data, batch)
-
-
-def seconds_by_mode(
-    case: Case, settings: Settings, modes: Mapping[str, str | None] = MODES
-) -> dict[str, Any]:
+def seconds_by_mode(case: Case, settings: Settings) -> dict[str, Any]:
     """Seconds of a step, of the first one, and what they are of those through Pyro's handlers; of
     modes that are not to be had, why.
     """
     steps, first, refused = {}, {}, {}
-    for name, mode in modes.items():
+    for name, mode in MODES.items():
         try:
             step = mode_step(case, settings, mode)
         except ValueError as error:

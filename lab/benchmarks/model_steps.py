@@ -36,26 +36,18 @@ COMPARED_ROWS = 64
 SAME_VALUE, SAME_GRADIENT = 1e-9, 1e-6
 
 
-def steps_of_a_run(runner: SVIRunner, data: Observed, batch_size: int | None = None) -> Steps:
-    """How ``SVIRunner.fit`` takes its steps on these data, its guard's look included.
-
-    The one place that knows how the training loop is put together.
-    """
-    return Steps(runner.plan(data.x, 1, batch_size, **data.given))
-
-
 class FitSteps:
-    """The steps of ``SVIRunner.fit``'s loop, one for each call, so that other programs can take
-    theirs in between: a call gathers the next batch, in passes over the data, and takes its step.
-    Where the loop takes several steps at once, the first of their calls does so, and the others
-    have nothing left to do; the very first call takes one step alone.
+    """The steps of ``SVIRunner.fit``'s loop, its guard's look included, one for each call, so that
+    other programs can take theirs in between: a call gathers the next batch, in passes over the
+    data, and takes its step. Where the loop takes several steps at once, the first of their calls
+    does so, and the others have nothing left to do; the very first call takes one step alone.
 
     :param batch_size: which the number of rows is a multiple of.
     """
 
     def __init__(self, runner: SVIRunner, data: Observed, batch_size: int) -> None:
         self.runner = runner
-        self.steps = steps_of_a_run(runner, data, batch_size)
+        self.steps = Steps(runner.plan(data.x, 1, batch_size, **data.given))
         self.rest: Iterator[list[Observed]] = iter(())
         self.ahead = 0
         runner.loss.train()
@@ -108,20 +100,17 @@ def plain_step(objective: Callable[..., Tensor], guide: FacetGuide, batch: Obser
     return step
 
 
-def _ours(precision: str) -> Callable[[Case, FacetGuide, Observed], Step]:
-    def step(case: Case, guide: FacetGuide, batch: Observed) -> FitSteps:
-        runner = SVIRunner(guide.model, guide, precision=precision, compile=None)
-        return FitSteps(runner, batch, len(batch))
-
-    return step
+def _ours(case: Case, guide: FacetGuide, batch: Observed, precision: str = "float32") -> FitSteps:
+    runner = SVIRunner(guide.model, guide, precision=precision, compile=None)
+    return FitSteps(runner, batch, len(batch))
 
 
 # By name, from a case with its guide and a batch.
 VARIANTS: dict[str, Callable[[Case, FacetGuide, Observed], Step]] = {
-    "ours": _ours("float32"),
+    "ours": _ours,
     "plain loop": lambda case, guide, batch: plain_step(case.plain, guide, batch),
     "networks alone": lambda case, guide, batch: plain_step(case.networks, guide, batch),
-    "ours, bf16": _ours("bf16"),
+    "ours, bf16": partial(_ours, precision="bf16"),
 }
 
 
