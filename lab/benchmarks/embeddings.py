@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from sklearn.mixture import GaussianMixture
 
 from facetvae.estimators import MultiFacetClustering
 from inference import neighbor_clusters
+from lab.benchmarks.mixed_tables import STARTS, told
 from lab.protocols.embeddings import DrawnEmbeddings, drawn_embeddings
 from lab.run_lines import parser_of, run_all
 from lab.summarize import print_table
@@ -44,8 +46,6 @@ from lab.summarize import print_table
 ROWS, CLUSTERS = (1000, 4000), (3, 8)
 # Texts of a sample, at most, and their share of all.
 TEXTS, SHARE = 2000, 0.8
-# How often a method is started that finds local optima.
-STARTS = 10
 # Components that some rivals are given.
 COMPONENTS, FEW_COMPONENTS = 50, 30
 
@@ -67,9 +67,6 @@ def _of_file(path: Path) -> Callable[[int, int | None], DrawnEmbeddings]:
         return DrawnEmbeddings(x[some], list(labels[some].T))
 
     return read
-
-
-LEVELS: dict[str, Callable[[int, int | None], DrawnEmbeddings]] = {"CLIP": _drawn}
 
 
 def _ours(x: np.ndarray, numbers: Sequence[int], seed: int) -> np.ndarray:
@@ -96,22 +93,13 @@ def _nr_kmeans(x: np.ndarray, numbers: Sequence[int], seed: int) -> np.ndarray:
     return fit.fit(PCA(FEW_COMPONENTS).fit_transform(x).astype(float)).labels_[:, : len(numbers)]
 
 
-def _told(fit: Callable[[np.ndarray, int, int], np.ndarray]) -> Callable[..., np.ndarray]:
-    """A fit for each number of clusters, side by side."""
-    return lambda x, numbers, seed: np.stack([fit(x, K, seed) for K in numbers], 1)
-
-
-def _kmeans(x: np.ndarray, K: int, seed: int) -> np.ndarray:
-    return KMeans(K, n_init=STARTS, random_state=seed).fit_predict(x)
-
-
-def _mixture(x: np.ndarray, K: int, seed: int) -> np.ndarray:
+def _mixture(x: np.ndarray, numbers: Sequence[int], seed: int) -> np.ndarray:
     components = PCA(min(COMPONENTS, *x.shape), random_state=seed).fit_transform(x).astype(float)
-    return GaussianMixture(K, n_init=STARTS, random_state=seed).fit_predict(components)
+    return told(GaussianMixture, components, numbers, seed)
 
 
-def _neighbors(x: np.ndarray, K: int, seed: int) -> np.ndarray:
-    return neighbor_clusters(x, K, seed=seed)
+def _neighbors(x: np.ndarray, numbers: Sequence[int], seed: int) -> np.ndarray:
+    return np.stack([neighbor_clusters(x, K, seed=seed) for K in numbers], 1)
 
 
 METHODS: dict[str, Callable[[np.ndarray, Sequence[int], int], np.ndarray]] = {
@@ -119,15 +107,14 @@ METHODS: dict[str, Callable[[np.ndarray, Sequence[int], int], np.ndarray]] = {
     "ours, told": _ours_told,
     "residual KMeans": residual_kmeans,
     "NrKmeans": _nr_kmeans,
-    "KMeans": _told(_kmeans),
-    "GaussianMixture of 50 components": _told(_mixture),
-    "clusters of neighbors": _told(_neighbors),
+    "KMeans": partial(told, KMeans),
+    "GaussianMixture of 50 components": _mixture,
+    "clusters of neighbors": _neighbors,
 }
 
 
-def measure(level: str, seed: int, method: str, rows: int | None = None) -> dict[str, Any]:
+def measure(drawn: DrawnEmbeddings, method: str, seed: int) -> dict[str, Any]:
     """Scores of one method with both labelings, and its seconds."""
-    drawn = LEVELS[level](seed, rows)
     numbers = [len(np.unique(label)) for label in drawn.labels]
     started, busy = time.perf_counter(), time.process_time()
     found = METHODS[method](drawn.x, numbers, seed)
@@ -147,13 +134,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--rows", type=int, help="how many; by default drawn for each seed")
     args = parser.parse_args(arguments)
-    if args.texts:
-        LEVELS[args.texts.stem] = _of_file(args.texts)
-    level = args.texts.stem if args.texts else "CLIP"
+    level, draw = (args.texts.stem, _of_file(args.texts)) if args.texts else ("CLIP", _drawn)
     runs = [(level, seed, how) for seed in range(*args.seeds) for how in args.methods]
     settings = {"rows given": args.rows}
     names = ("level", "seed", "method")
-    lines = run_all(args.out, runs, names, settings, lambda **run: measure(**run, rows=args.rows))
+
+    def take(level: str, seed: int, method: str) -> dict[str, Any]:
+        return measure(draw(seed, args.rows), method, seed)
+
+    lines = run_all(args.out, runs, names, settings, take)
     for method in args.methods:
         own = {"level": level, "method": method}.items()
         print(f"{level}, {method}")

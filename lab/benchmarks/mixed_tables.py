@@ -18,8 +18,9 @@ One line of JSON a table; tables that the file has are left out.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -46,6 +47,8 @@ LEVELS = {
     "grade": GRADES,
     "member": (False, True),
 }
+# How often a method is started that finds local optima.
+STARTS = 10
 # Chains of Lace, their sweeps, and fewer for more rows than so many.
 CHAINS, SWEEPS, FEWER, MANY = 4, 600, 200, 5000
 NUMBERS = ("age", "income", "ratio", "balance")
@@ -189,7 +192,8 @@ def measure(rows: int, seed: int) -> dict[str, dict[str, float]]:
     frame = drawn.frame()
     found["ours"] = lambda: MultiFacetClustering(random_state=seed).fit(frame).labels_
     for kind in (GaussianMixture, KMeans):
-        found[f"{kind.__name__} told"] = lambda kind=kind: _told(kind, one_hot(frame), seed)
+        fit = partial(told, kind, numbers=(IN_NUMBERS, IN_KINDS), seed=seed)
+        found[f"{kind.__name__} told"] = lambda fit=fit: fit(one_hot(frame))
     found["k-prototypes told"] = lambda: _prototypes(frame, seed)
     if find_spec("lace"):
         found["Lace"] = lambda: by_lace(drawn.frame(), list(drawn.kinds.rates), seed)
@@ -230,11 +234,10 @@ def one_hot(frame: Any) -> np.ndarray:
     return np.stack(columns, 1)
 
 
-def _told(kind: type, x: np.ndarray, seed: int) -> np.ndarray:
-    """A fit for each number of clusters, side by side."""
-    return np.stack(
-        [kind(k, n_init=10, random_state=seed).fit_predict(x) for k in (IN_NUMBERS, IN_KINDS)], 1
-    )
+def told(kind: type, x: Any, numbers: Iterable[int], seed: int) -> np.ndarray:
+    """For each number of clusters a fit of scikit-learn's, side by side: ``[N, J]``."""
+    fits = [kind(k, n_init=STARTS, random_state=seed) for k in numbers]
+    return np.stack([fit.fit_predict(x) for fit in fits], 1)
 
 
 def _prototypes(frame: Any, seed: int) -> np.ndarray:
@@ -246,7 +249,7 @@ def _prototypes(frame: Any, seed: int) -> np.ndarray:
     categories = frame.loc[:, is_category].apply(lambda each: each.cat.codes).to_numpy()
     x = np.concatenate([numbers.astype(object), categories.astype(object)], 1)
     places = list(range(numbers.shape[1], x.shape[1]))
-    fits = [KPrototypes(k, n_init=10, random_state=seed) for k in (IN_NUMBERS, IN_KINDS)]
+    fits = [KPrototypes(k, n_init=STARTS, random_state=seed) for k in (IN_NUMBERS, IN_KINDS)]
     return np.stack([fit.fit_predict(x, categorical=places) for fit in fits], 1)
 
 

@@ -3,12 +3,12 @@ two that find one.
 
     OMP_NUM_THREADS=1 python -m lab.benchmarks.rivals --seeds 10 --out rivals
 
-NR-Kmeans (Mautz et al. 2018), AutoNR (Leiber et al. 2022), ENRC (Miklautz et al. 2020) and VaDE
-(Jiang et al. 2017) are ClustPy's; GaussianMixture and KMeans are scikit-learn's. What has "told" in
-its name is given the number of labelings and of each one's classes; "ours", AutoNR and Lace
-(`lab.benchmarks.mixed_tables`) are given nothing. VaDE, GaussianMixture and KMeans, which find one
-clustering, are always told; the last two get a fit for each number of classes, and the best of
-these counts. Residual KMeans is that of `lab.benchmarks.embeddings`. NR-Kmeans, GaussianMixture and
+NR-Kmeans (Mautz et al. 2018), AutoNR (Leiber et al. 2022) and ENRC (Miklautz et al. 2020) are
+ClustPy's; GaussianMixture and KMeans are scikit-learn's. What has "told" in its name is given the
+number of labelings and of each one's classes; "ours", AutoNR and Lace
+(`lab.benchmarks.mixed_tables`) are given nothing. GaussianMixture and KMeans, which find one
+clustering, are always told: they get a fit for each number of classes, and the best of these
+counts. Residual KMeans is that of `lab.benchmarks.embeddings`. NR-Kmeans, GaussianMixture and
 KMeans have ten starts, and NR-Kmeans a noise space; all else is as the methods have it by default.
 ENRC is slow and has to be named. For simulated data "Bayes rule" is no method but what the best one
 could do: the likeliest clusters given all that the data were drawn with.
@@ -54,14 +54,13 @@ from sklearn.preprocessing import StandardScaler
 
 from facetvae.estimators import MultiFacetClustering
 from lab.benchmarks.embeddings import residual_kmeans
-from lab.benchmarks.mixed_tables import by_lace
+from lab.benchmarks.mixed_tables import STARTS, by_lace, told
 from lab.benchmarks.numbers_found import linear, standardized, table, timed_count
 from lab.protocols.datasets import torchvision_datasets
 from lab.protocols.sources import Labelings, labelings
 from lab.run_lines import described_by, run_all, whole_lines
 from lab.summarize import print_table
 
-STARTS = 10  # of the methods that only find local optima, and let one choose how many
 FOUND = 0.5  # normalized mutual information with a facet that has found a labeling
 NAMES = {
     "sklearn": "scikit-learn",
@@ -225,20 +224,12 @@ def enrc(data: Data, seed: int) -> np.ndarray:
     return clustpy("deep").ENRC(data.numbers, device="cpu", random_state=seed).fit(x).labels_
 
 
-def vade(data: Data, seed: int) -> np.ndarray:
-    (k,) = data.numbers
-    found = clustpy("deep").VaDE(k, device="cpu", random_state=seed)
-    return found.fit(data.for_rivals).labels_
-
-
 def residual(data: Data, seed: int) -> np.ndarray:
     return residual_kmeans(data.for_rivals, data.numbers, seed)
 
 
 def one_clustering(kind: type, data: Data, seed: int) -> np.ndarray:
-    x = data.for_rivals
-    fits = [kind(k, n_init=STARTS, random_state=seed) for k in dict.fromkeys(data.numbers)]
-    return np.stack([each.fit_predict(x) for each in fits], 1)
+    return told(kind, data.for_rivals, dict.fromkeys(data.numbers), seed)
 
 
 def lace(data: Data, seed: int) -> np.ndarray:
@@ -262,7 +253,6 @@ METHODS = {
     "AutoNR": Method(auto_nr, "clustpy"),
     # It refuses a single labeling.
     "ENRC, told": Method(enrc, "clustpy", only=(*DRAWN, "fruit", "nrLetters"), slow=True),
-    "VaDE": Method(vade, "clustpy", only=("digits",)),
     "Lace": Method(lace, "lace"),
     "GaussianMixture": Method(partial(one_clustering, GaussianMixture)),
     "KMeans": Method(partial(one_clustering, KMeans)),

@@ -30,7 +30,7 @@ from sklearn.cluster import KMeans
 from sklearn.decomposition import TruncatedSVD
 
 from facetvae.estimators import MultiFacetClustering
-from lab.benchmarks.mixed_tables import scores_of
+from lab.benchmarks.mixed_tables import scores_of, told
 from lab.run_lines import parser_of, run_all
 from lab.summarize import print_tables
 from ppl_models import DirichletMultinomial
@@ -119,8 +119,8 @@ def _methods(drawn: DrawnCounts, seed: int) -> dict[str, Callable[[], np.ndarray
         given = clone(ours).set_params(likelihood=DirichletMultinomial(num_batches=BATCHES))
         found["ours, batches given"] = lambda: given.fit(coded).labels_
     return found | {
-        "KMeans told": lambda: _told(lambda k: _kmeans(k, logs, seed)),
-        "SVD, KMeans told": lambda: _told(lambda k: _kmeans(k, _directions(logs, seed), seed)),
+        "KMeans told": lambda: told(KMeans, logs, CLUSTERS, seed),
+        "SVD, KMeans told": lambda: told(KMeans, _directions(logs, seed), CLUSTERS, seed),
     }
 
 
@@ -130,15 +130,6 @@ def log_counts(x: csr_array) -> csr_array:
     seen = csr_array(x.multiply((np.median(totals) / totals)[:, None]))
     seen.data = np.log1p(seen.data)
     return seen
-
-
-def _told(fit: Callable[[int], np.ndarray]) -> np.ndarray:
-    """A fit for each number of clusters, side by side."""
-    return np.stack([fit(k) for k in CLUSTERS], 1)
-
-
-def _kmeans(k: int, x: np.ndarray | csr_array, seed: int) -> np.ndarray:
-    return KMeans(k, n_init=10, random_state=seed).fit_predict(x)
 
 
 def _directions(x: csr_array, seed: int) -> np.ndarray:
