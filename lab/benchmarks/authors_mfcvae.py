@@ -77,18 +77,23 @@ def train(model: Any, optimizer: torch.optim.Optimizer, x: Tensor, epoch: int) -
 
 
 @torch.no_grad()
-def encoded(model: Any, x: Tensor, epoch: int) -> tuple[list[Tensor], list[Tensor]]:
-    """Means and draws of the latents ``[N, d]`` by facet."""
+def encoded(model: Any, x: Tensor, epoch: int) -> dict[str, dict[str, Tensor]]:
+    """Means and draws of the latents ``[N, d]``, by what reads them: of each facet, and of both."""
     model.eval()
     parts = [model.forward(part, epoch, 0)[1] for part in x.split(BATCH_SIZE)]
     means = [torch.cat([q[j].mean for q in parts]) for j in range(len(FACETS))]
-    return means, [torch.cat([q[j].sample() for q in parts]) for j in range(len(FACETS))]
+    draws = [torch.cat([q[j].sample() for q in parts]) for j in range(len(FACETS))]
+    return {
+        name: dict(zip(FACETS, z, strict=True)) | {"joint": torch.cat(z, 1)}
+        for name, z in (("probe_means", means), ("probe", draws))
+    }
 
 
 def accuracies(model: Any, data: Dataset, test: Tensor, epoch: int) -> dict[str, float]:
     """Of the test images' clusters, at posterior means, by facet."""
+    means = encoded(model, test, epoch)["probe_means"]
     with torch.no_grad():
-        found = model.compute_q_c_j_x(encoded(model, test, epoch)[0])
+        found = model.compute_q_c_j_x([means[facet] for facet in FACETS])
     return {
         name: cluster_accuracy(data.test_labels["digit"], each.argmax(1).numpy())
         for name, each in zip(FACETS, found, strict=True)
@@ -98,19 +103,12 @@ def accuracies(model: Any, data: Dataset, test: Tensor, epoch: int) -> dict[str,
 def probes(model: Any, data: Dataset, x: Tensor, test: Tensor, epoch: int, seed: int) -> Any:
     """How well a classifier predicts the digit from samples and means of the facets."""
     scores: dict[str, dict[str, float]] = {}
-    known = data.train_labels["digit"], data.test_labels["digit"]
-    each = zip(encoded(model, x, epoch), encoded(model, test, epoch), strict=True)
-    for name, (own, others) in zip(("probe_means", "probe"), each, strict=True):
-        train, held_out = (dict(zip(FACETS, z, strict=True)) for z in (own, others))
-        for facet in (*FACETS, "joint"):
-            pair = (
-                torch.cat(list(z.values()), 1) if facet == "joint" else z[facet]
-                for z in (train, held_out)
-            )
-            before, after = (z.numpy() for z in pair)
-            scores.setdefault(facet, {})[name] = probe_accuracy(
-                before, known[0], after, known[1], seed
-            )
+    train, held_out = encoded(model, x, epoch), encoded(model, test, epoch)
+    for name, latents in train.items():
+        for facet, z in latents.items():
+            read = z.numpy(), data.train_labels["digit"]
+            read += held_out[name][facet].numpy(), data.test_labels["digit"]
+            scores.setdefault(facet, {})[name] = probe_accuracy(*read, seed)
     return scores
 
 

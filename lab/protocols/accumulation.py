@@ -4,8 +4,7 @@ of an encoder, or of posteriors that are fitted to each set of images.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from statistics import mean
 from typing import Protocol
 
@@ -137,7 +136,7 @@ def evaluate(
     :raises ValueError: if a k does not divide K, or a class has fewer than 2 K rows.
     """
     K = check_evidence(label, evidence)
-    found: dict[str, list[tuple[float, float]]] = {}
+    found: dict[str, list[dict[str, float]]] = {}
     for trial in range(trials):
         train, test = _rows(label, K, np.random.default_rng([seed, trial]))
         read = [reader.posteriors(train, K), *(reader.posteriors(test, k) for k in evidence)]
@@ -150,10 +149,11 @@ def evaluate(
                 classifier_scores(train_z, label[train], labeled, seed + trial),
                 strict=True,
             ):
-                found.setdefault(f"{name}, {k}", []).append(
-                    (score.accuracy, score.conditional_entropy)
-                )
-    return _means(found)
+                found.setdefault(f"{name}, {k}", []).append(score)
+    return {
+        name: {measure: mean(score[measure] for score in scores) for measure in scores[0]}
+        for name, scores in found.items()
+    }
 
 
 def _rows(label: np.ndarray, K: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -164,36 +164,15 @@ def _rows(label: np.ndarray, K: int, rng: np.random.Generator) -> tuple[np.ndarr
     return chosen[:, :K].ravel(), chosen[:, K:].ravel()
 
 
-def _means(found: Mapping[str, list[tuple[float, float]]]) -> dict[str, dict[str, float]]:
-    return {
-        name: {
-            "accuracy": mean(accuracy for accuracy, _ in values),
-            "conditional_entropy": mean(entropy for _, entropy in values),
-        }
-        for name, values in found.items()
-    }
-
-
-@dataclass(frozen=True)
-class ClassifierScores:
-    """How well a classifier predicts labels from latents.
-
-    :ivar accuracy: share of the test data that it classifies correctly.
-    :ivar conditional_entropy: its cross-entropy on the test data, in bits: an upper bound on
-        H(label given z).
-    """
-
-    accuracy: float
-    conditional_entropy: float
-
-
 def classifier_scores(
     train_z: ArrayLike,
     train_labels: ArrayLike,
     test: Sequence[tuple[ArrayLike, ArrayLike]],
     seed: int = 0,
-) -> list[ClassifierScores]:
-    """A classifier's scores on several test sets, after ML-VAE's supplement 3.
+) -> list[dict[str, float]]:
+    """A classifier's scores on several test sets, after ML-VAE's supplement 3: ``accuracy``, the
+    share that it classifies correctly, and ``conditional_entropy``, its cross-entropy in bits, an
+    upper bound on H(label given z).
 
     The classifier has two hidden layers of 256 units, tanh, and a softmax (the paper's "two linear
     layers" may also be read as one hidden layer). It is scikit-learn's ``MLPClassifier``, with
@@ -210,7 +189,7 @@ def classifier_scores(
         >>> labels = np.arange(40) % 2
         >>> z = labels[:, None] + np.random.default_rng(0).normal(0, 0.01, (40, 1))
         >>> (scores,) = classifier_scores(z[:30], labels[:30], [(z[30:], labels[30:])])
-        >>> scores.accuracy
+        >>> scores["accuracy"]
         1.0
     """
     known = np.unique(np.asarray(train_labels)).tolist()
@@ -220,6 +199,6 @@ def classifier_scores(
     for z, labels in test:
         # Of a single class nothing is unknown, and scikit-learn refuses it.
         nats = log_loss(labels, classifier.predict_proba(z), labels=known) if known[1:] else 0.0
-        entropy = nats / np.log(2)
-        scores.append(ClassifierScores(float(classifier.score(z, labels)), float(entropy)))
+        accuracy = float(classifier.score(z, labels))
+        scores.append({"accuracy": accuracy, "conditional_entropy": float(nats / np.log(2))})
     return scores
