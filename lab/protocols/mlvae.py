@@ -177,28 +177,13 @@ def parts(group: np.ndarray, most: int) -> np.ndarray:
     return part
 
 
-def product(data: Dataset, settings: Settings, group: np.ndarray) -> FacetGuide:
-    return GroupedGuide(mlvae(data, settings), evidence=ProductOfNormals())
-
-
-def mixture(data: Dataset, settings: Settings, group: np.ndarray) -> FacetGuide:
-    return GroupedGuide(mlvae(data, settings), evidence=MixtureOfNormals())
-
-
-def similar(data: Dataset, settings: Settings, group: np.ndarray) -> FacetGuide:
-    return SimilarContentGuide(mlvae(data, settings), penalty=settings.penalty)
-
-
-def tables(data: Dataset, settings: Settings, group: np.ndarray) -> FacetGuide:
-    return TableGuide(mlvae(data, settings), parts(group, settings.max_members))
-
-
+# From the data, the settings and the group of each training image.
 MODELS: dict[str, Callable[[Dataset, Settings, np.ndarray], FacetGuide]] = {
-    "product": product,
-    "mixture": mixture,
-    "similar": similar,
+    "product": lambda data, s, group: GroupedGuide(mlvae(data, s), evidence=ProductOfNormals()),
+    "mixture": lambda data, s, group: GroupedGuide(mlvae(data, s), evidence=MixtureOfNormals()),
+    "similar": lambda data, s, group: SimilarContentGuide(mlvae(data, s), penalty=s.penalty),
     "vae": vae,
-    "svi": tables,
+    "svi": lambda data, s, group: TableGuide(mlvae(data, s), parts(group, s.max_members)),
 }
 
 
