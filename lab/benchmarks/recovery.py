@@ -165,23 +165,23 @@ def train(
     }
 
 
-def table(lines: Iterable[dict[str, Any]], against: str) -> str:
+def table(lines: Iterable[dict[str, Any]]) -> str:
     """Scores by protocol and size: mean and deviation over mixings, each the mean of its seeds, and
-    what each model has beyond another on the same mixings: mean, 95 % interval (t), p (Wilcoxon).
+    what each model has beyond VaDE on the same mixings: mean, 95 % interval (t), p (Wilcoxon).
     """
     found: dict[tuple[str, int], dict[str, dict[int, float]]] = {}
     for line in lines:
         models = found.setdefault((line["protocol"], line["per_segment"]), {})
         models.setdefault(line["model"], {})[line["mixing"]] = float(np.mean(line["mcc"]))
-    rows = [f"{'':24s}MCC    (sd)    beyond {against}"]
+    rows = [f"{'':24s}MCC    (sd)    beyond VaDE"]
     for (protocol, size), models in found.items():
         rows.append(f"{protocol}, {size} rows a segment")
         for model, of in models.items():
             each = np.array([*of.values()])
             row = f"  {model:22s}{each.mean():.3f}  ({each.std(ddof=1):.3f})"
-            both = sorted(set(of) & set(models.get(against, ())))
-            if model != against and len(both) > 1:
-                row += beyond(*(np.array([m[k] for k in both]) for m in (of, models[against])))
+            both = sorted(set(of) & set(models.get("VaDE", ())))
+            if model != "VaDE" and len(both) > 1:
+                row += beyond(*(np.array([m[k] for k in both]) for m in (of, models["VaDE"])))
             rows.append(f"{row}, {len(each)} mixings")
     return "\n".join(rows)
 
@@ -227,7 +227,6 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--flow-layers", type=int, default=10)
     parser.add_argument("--lr", type=float, default=RATE)
     parser.add_argument("--layers", type=int, help="that mix the sources, if not the protocol's")
-    parser.add_argument("--against", choices=every, default="VaDE", help="what to compare with")
     parser.add_argument("--out", type=Path, required=True, help="a file of lines of JSON")
     parser.add_argument("--figure", type=Path, help="where to draw all runs of these settings")
     args = parser.parse_args(argv)
@@ -243,7 +242,7 @@ def main(argv: list[str] | None = None) -> None:
     lines = whole_lines(args.out.read_text())
     alike = [line for line in lines if line["settings"] == settings]
     if args.mixings[1] - args.mixings[0] > 1:
-        print(table(alike, args.against))
+        print(table(alike))
     if args.figure is not None:
         figure(alike).savefig(args.figure, dpi=150, bbox_inches="tight")
 

@@ -415,7 +415,7 @@ def test_scores_are_compared_on_the_same_mixings() -> None:
         for name, low, high in (("VaDE", 0.1, 0.3), ("flow", 0.2 + 0.1 * k, 0.4 + 0.1 * k))
         if (name, k) != ("VaDE", 6)
     ]
-    rows = recovery.table(lines, "VaDE").splitlines()
+    rows = recovery.table(lines).splitlines()
     assert rows[1] == "held out, 9 rows a segment"
     half = 2.5706 * np.std(np.arange(6) / 10, ddof=1) / 6**0.5  # a t quantile for 5 degrees
     expected = f"+0.350 ({0.35 - half:+.3f} to {0.35 + half:+.3f}), p = 0.031"  # 2 / 2 ** 6
