@@ -47,8 +47,8 @@ class Schedule(Options):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         # What a base says of its own ``bind`` does not hold for that of this class.
-        for name in {"gates_open", "bind_further"} - vars(cls).keys():
-            if "bind" in vars(cls):
+        if "bind" in vars(cls):
+            for name in {"gates_open", "bind_further"} - vars(cls).keys():
                 setattr(cls, name, getattr(Schedule, name))
 
     @abstractmethod
