@@ -470,7 +470,7 @@ class SumStrategy(SubspaceStrategy):
     def found_as(self) -> str:
         return f"facets that add up, of {' and '.join(map(str, self.found.numbers))} clusters"
 
-    def given(self, x: np.ndarray, label: Labels, numbers: Numbers) -> SumStrategy:
+    def given(self, x: np.ndarray, label: Labels, numbers: Numbers) -> SubspaceStrategy:
         wanted = [k or own for k, own in zip(numbers.values(), self.found.numbers, strict=True)]
         seed, view = self.chosen.seed, cast(EmbeddingView, self.chosen.view)
         if label:
@@ -482,8 +482,10 @@ class SumStrategy(SubspaceStrategy):
             return replace(self, found=found.divided_by(unit))
         if wanted == self.found.numbers:
             return self
-        found = sums_found(x, seed, view, wanted)
-        return replace(self, found=found or self.found)
+        if found := sums_found(x, seed, view, wanted):
+            return replace(self, found=found)
+        how = (self.chosen, self.lengths, self.dim, self.rows)  # too few rows for such numbers
+        return SubspaceStrategy(self.x_shape, self.names, *how)
 
     def again(self, x: np.ndarray, number: int) -> FitStrategy:
         other = cast(SumStrategy, super().again(x, number))

@@ -274,6 +274,14 @@ def test_clusters_of_embeddings_may_be_more_than_directions() -> None:
     assert np.isfinite(found.score(rows))
 
 
+def test_numbers_that_are_given_hold_where_they_are_too_many_for_sums() -> None:
+    rows = drawn_embeddings(300, (3, 4), (0.3, 0.15), width=64, common=0.5, decay=1.2, seed=0).x
+    how = {"network": "linear", "random_state": 0}
+    assert MultiFacetClustering(**how).fit(rows).settings_["start"] == "SumStrategy"
+    found = MultiFacetClustering(n_clusters=[25, 4], **how).fit(rows)
+    assert [p.num_components for p in found.runner_.model.mixtures.values()] == [25, 4]
+
+
 def test_a_grid_is_one_facet_to_whom_asks_for_one() -> None:
     rows = drawn_embeddings(600, (3, 2), (0.3, 0.25), width=64, decay=0.5, seed=1).x
     for how in ({}, {"n_clusters": 6}):
