@@ -52,6 +52,14 @@ def parameters(runner: SVIRunner) -> dict[str, torch.Tensor]:
     return {name: p.detach().clone() for name, p in runner.loss.named_parameters()}
 
 
+def buffers(runner: SVIRunner) -> dict[str, torch.Tensor]:
+    return dict(runner.guide.named_buffers())
+
+
+def tensors(runner: SVIRunner) -> dict[str, torch.Tensor]:
+    return parameters(runner) | buffers(runner)
+
+
 # Batches of groups differ in size.
 TOGETHER = [build for build in EACH if "mlvae" not in build.__name__]
 ALONE = [two_facets, convolutional, network_scored_average_two_draws, *GAMMA_DRAWS]
@@ -64,12 +72,7 @@ def test_one_run_in_the_program_is_that_run(build: Callable[[], FacetGuide]) -> 
     x, beside = data(alone.guide), given(alone.guide, 12)
     alone.fit(x, epochs=3, batch_size=5, log_every=2, progress=False, **beside)
     fit_together([mapped], x, epochs=3, batch_size=5, log_every=2, progress=False, **beside)
-    for name, p in parameters(alone).items():
-        torch.testing.assert_close(parameters(mapped)[name], p, rtol=1e-6, atol=1e-9, msg=name)
-    for name, buffer in alone.guide.named_buffers():
-        torch.testing.assert_close(
-            mapped.guide.get_buffer(name), buffer, rtol=1e-6, atol=1e-9, msg=name
-        )
+    torch.testing.assert_close(tensors(mapped), tensors(alone), rtol=1e-6, atol=1e-9)
     assert [{**record, "seconds": 0} for record in mapped.history] == [
         pytest.approx({**record, "seconds": 0}, rel=1e-5, abs=1e-7) for record in alone.history
     ]
@@ -87,8 +90,7 @@ def test_runs_without_draws_end_where_they_end_alone() -> None:
         runner.fit(x, epochs=20, progress=False)
     fit_together(together, x, epochs=20, progress=False)
     for one, other in zip(alone, together, strict=True):
-        for name, p in parameters(one).items():
-            torch.testing.assert_close(parameters(other)[name], p, rtol=1e-6, atol=1e-9, msg=name)
+        torch.testing.assert_close(tensors(other), tensors(one), rtol=1e-6, atol=1e-9)
         assert other.history[-1]["elbo"] == pytest.approx(one.history[-1]["elbo"], rel=1e-8)
 
 
@@ -166,16 +168,10 @@ def test_each_of_three_runs_is_as_it_is_alone(
     )
     together(others, x, 3, 6, AsTheyLie(), **beside)
     for one, other in zip(alone, others, strict=True):
-        for name, p in parameters(one).items():
-            torch.testing.assert_close(parameters(other)[name], p, rtol=1e-4, atol=1e-7, msg=name)
-        for name, buffer in one.guide.named_buffers():
-            torch.testing.assert_close(
-                other.guide.get_buffer(name), buffer, rtol=1e-5, atol=1e-8, msg=name
-            )
-        assert other.history[-1]["objective"] == pytest.approx(
-            one.history[-1]["objective"], rel=1e-5
-        )
-        assert other.history[-1]["elbo"] == pytest.approx(one.history[-1]["elbo"], rel=1e-5)
+        torch.testing.assert_close(parameters(other), parameters(one), rtol=1e-4, atol=1e-7)
+        torch.testing.assert_close(buffers(other), buffers(one), rtol=1e-5, atol=1e-8)
+        for name in ("objective", "elbo"):
+            assert other.history[-1][name] == pytest.approx(one.history[-1][name], rel=1e-5)
 
 
 def test_each_run_is_its_own_afterwards(tmp_path: Path) -> None:
@@ -187,10 +183,7 @@ def test_each_run_is_its_own_afterwards(tmp_path: Path) -> None:
     fit_together(group, x, epochs=2, batch_size=5, progress=False)
     kept = parameters(group[1])
     group[0].fit(x, epochs=2, batch_size=5, progress=False)
-    for name, p in kept.items():
-        assert torch.equal(parameters(group[1])[name], p), (
-            f"training one run has moved another's {name}"
-        )
+    torch.testing.assert_close(parameters(group[1]), kept, rtol=0, atol=0)  # the other's alone
     storages = [
         p.untyped_storage().data_ptr() for runner in group for p in runner.loss.parameters()
     ]
@@ -200,8 +193,8 @@ def test_each_run_is_its_own_afterwards(tmp_path: Path) -> None:
         for runner in group
         for p in runner.loss.parameters()
     )
-    buffers = [id(buffer) for runner in group for buffer in runner.loss.buffers()]
-    assert len(set(buffers)) == len(buffers)
+    own = [id(buffer) for runner in group for buffer in runner.loss.buffers()]
+    assert len(set(own)) == len(own)
     loaded = SVIRunner.load(group[1].save(tmp_path / "one"))
     assert loaded.history == group[1].history
     assert (group[0].epoch, group[1].epoch) == (4, 2)
@@ -248,8 +241,8 @@ def test_what_is_frozen_stays_whatever_was_learned_before() -> None:
         runner.model.facets["digit"].loc.requires_grad_(False)
     kept = [runner.model.facets["digit"].loc.clone() for runner in group]
     fit_together(group, x, epochs=3, progress=False)
-    for runner, loc in zip(group, kept, strict=True):
-        assert torch.equal(runner.model.facets["digit"].loc, loc)
+    found = [runner.model.facets["digit"].loc for runner in group]
+    torch.testing.assert_close(found, kept, rtol=0, atol=0)
 
 
 def test_what_callbacks_put_in_place_of_parameters_is_trained_on() -> None:
@@ -263,8 +256,7 @@ def test_what_callbacks_put_in_place_of_parameters_is_trained_on() -> None:
     x = data(one.guide)
     one.fit(x, 3, 6, progress=False, callbacks=[replace])
     fit_together([other], x, 3, 6, callbacks=lambda runner: [replace], progress=False)
-    for name, p in parameters(one).items():
-        torch.testing.assert_close(parameters(other)[name], p, rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(parameters(other), parameters(one), rtol=1e-6, atol=1e-8)
 
 
 def test_callbacks_that_are_shared_are_refused() -> None:
@@ -340,8 +332,7 @@ def test_runs_that_are_not_of_a_kind_are_refused(
     before = [parameters(runner) for runner in made]
     with pytest.raises(ValueError, match=words):
         fit_together(made, torch.rand(8, 6), epochs=1, progress=False)
-    for runner, kept in zip(made, before, strict=True):
-        assert all(torch.equal(parameters(runner)[name], p) for name, p in kept.items())
+    torch.testing.assert_close([parameters(runner) for runner in made], before, rtol=0, atol=0)
 
 
 def with_pseudo_inputs() -> VaDEGuide:

@@ -209,9 +209,8 @@ def trained(mode: str | None) -> SVIRunner:
 
 def test_recorded_steps_end_as_those_through_pyro() -> None:
     one, other = trained(None), trained("replay")
-    state = other.guide.state_dict()
-    for name, value in one.guide.state_dict().items():
-        torch.testing.assert_close(state[name], value, rtol=1e-6, atol=1e-6)
+    states = [run.guide.state_dict() for run in (one, other)]
+    torch.testing.assert_close(*states, rtol=1e-6, atol=1e-6)
     values = [each["objective"] for each in one.history]
     assert np.isfinite(values).all()
     assert values[-1] < values[0]

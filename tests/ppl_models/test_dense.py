@@ -54,8 +54,7 @@ def test_values_and_gradients_are_pytorchs(
         (out.tanh() * torch.arange(30.0) / 30).sum().backward()
         found.append([out, rows.grad, *(p.grad for p in layer.parameters())])
         assert layer.weight.grad.is_contiguous()  # as fused optimizers need it
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
     assert len(on_such_a_processor) == (3 if x.numel() else 0)
 
 
