@@ -1,8 +1,8 @@
 """MFCVAE's objective written from the paper's formulas, without Pyro and without this library's
 code.
 
-Everything is plain tensor algebra on the parameters by name. Numbers in comments are the paper's
-equations.
+Everything is plain tensor algebra on the parameters by name; tests of the other papers' formulas
+take their layers and Normals from here. Numbers in comments are the paper's equations.
 """
 
 from __future__ import annotations
@@ -11,8 +11,15 @@ import math
 
 import torch
 from torch import Tensor
+from torch.distributions import Normal
 
 LOG_2PI = math.log(2 * math.pi)
+
+
+def normal(head: Tensor) -> Normal:
+    """The posterior that a network's output stands for: log-variances stay within 10."""
+    loc, raw = head.chunk(2, -1)
+    return Normal(loc, torch.exp(5 * torch.tanh(raw / 10)))
 
 
 def linear(p: dict[str, Tensor], name: str, h: Tensor) -> Tensor:
@@ -24,10 +31,8 @@ def encode(p: dict[str, Tensor], x: Tensor, J: int) -> list[tuple[Tensor, Tensor
     h, out = x, []
     for j in range(J):  # the first level flattens images, and then is what all are
         h = linear(p, f"encoder.backbones.{j}.{int(j == 0)}", h).clamp(min=0)
-        head = linear(p, f"encoder.rungs.{j}", h)
-        d = head.shape[-1] // 2
-        log_variance = 10 * torch.tanh(head[..., d:] / 10)
-        out.append((head[..., :d], torch.exp(log_variance / 2)))
+        q = normal(linear(p, f"encoder.rungs.{j}", h))
+        out.append((q.loc, q.scale))
     return out
 
 

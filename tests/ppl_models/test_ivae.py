@@ -23,6 +23,7 @@ from inference import (
 from inference.evaluation import log_importance_weights
 from ppl_models import IVAE, MLP, ContinuousIVAE, ConvLadder, MLPLadder, Normal
 from tests.draws_of import gauss_hermite
+from tests.paper import linear, normal
 
 K, D = 3, 2
 X = torch.rand(7, 6, dtype=torch.float64)
@@ -34,17 +35,12 @@ def build(num_samples: int = 1) -> ConditionalGuide:
     return ConditionalGuide(model, num_samples).double()
 
 
-def linear(p: dict[str, Tensor], name: str, h: Tensor) -> Tensor:
-    return h @ p[f"{name}.weight"].T + p[f"{name}.bias"]
-
-
 def eq_3(p: dict[str, Tensor], noise: Tensor, analytic: bool) -> Tensor:
     """Minus Eq. 3 for draws ``[L, B, d]`` of noise, in nats per datum, by the parameters' names."""
     known = torch.eye(K, dtype=X.dtype)[U]
     h = linear(p, "encoder.backbones.0.0.1", torch.cat([X, known], -1)).relu()
     h = linear(p, "encoder.backbones.0.1.0", h).relu()
-    head = linear(p, "encoder.rungs.0", h)
-    q = TorchNormal(head[:, :D], torch.exp(5 * torch.tanh(head[:, D:] / 10)))
+    q = normal(linear(p, "encoder.rungs.0", h))
     prior = "model.facets.label"
     p_z = TorchNormal(
         p[f"{prior}.loc"][U], 1e-4 + torch.log1p(torch.exp(10 * p[f"{prior}.raw_scale"][U])) / 10
@@ -98,13 +94,11 @@ def test_a_continuous_label_gives_the_priors_mean_and_scale(num_samples: int) ->
     noise = torch.randn((num_samples, 7, D) if num_samples > 1 else (7, D), dtype=torch.float64)
     p = dict(guide.named_parameters())
     h = torch.nn.functional.leaky_relu(linear(p, "encoder.trunk.1.0", torch.cat([X, u], -1)), 0.1)
-    head = linear(p, "encoder.rungs.0", h)
-    q = TorchNormal(head[:, :D], torch.exp(5 * torch.tanh(head[:, D:] / 10)))
+    q = normal(linear(p, "encoder.rungs.0", h))
     network = "model.facets.label.network"
     h = torch.nn.functional.leaky_relu(linear(p, f"{network}.0", u), 0.1)
     h = torch.nn.functional.leaky_relu(linear(p, f"{network}.2", h), 0.1)
-    head = linear(p, f"{network}.4", h)
-    p_z = TorchNormal(head[:, :D], torch.exp(5 * torch.tanh(head[:, D:] / 10)))
+    p_z = normal(linear(p, f"{network}.4", h))
     z = q.loc + q.scale * noise
     h = torch.nn.functional.leaky_relu(linear(p, "model.decoder.trunk.0.0", z), 0.1)
     mean = linear(p, "model.decoder.trunk.1", h)

@@ -4,6 +4,7 @@ posteriors.
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from collections.abc import Callable
@@ -36,6 +37,7 @@ from inference import (
 )
 from ppl_models import MLP, MLVAE, HeteroscedasticNormal, Normal, StridedConvNet
 from ppl_models.given.observed import Observed
+from tests.paper import normal
 
 X = torch.rand(9, 6, dtype=torch.float64)
 GROUP = torch.tensor([0, 0, 1, 2, 2, 2, 2, 3, 3])  # of sizes 2, 1, 4, 2
@@ -142,13 +144,7 @@ def build(
 
 def by_hand(guide: GroupedGuide, draw: Callable[[], Tensor]) -> Tensor:
     """Minus the mean over groups of Eq. 3 by their mean size, at draws of content, then style."""
-    style, content = guide.encoder(X)
-
-    def normal(head: Tensor) -> TorchNormal:
-        d = head.shape[-1] // 2
-        return TorchNormal(head[:, :d], torch.exp(5 * torch.tanh(head[:, d:] / 10)))
-
-    q_style, q_member = normal(style), normal(content)
+    q_style, q_member = map(normal, guide.encoder(X))
     precision = torch.stack([(q_member.variance[g == GROUP] ** -1).sum(0) for g in range(4)])
     weighted = torch.stack(
         [(q_member.loc / q_member.variance)[g == GROUP].sum(0) for g in range(4)]
@@ -338,7 +334,7 @@ def test_an_elbo_is_of_whole_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_penalty_is_eq_18() -> None:
     guide = SimilarContentGuide(build().model, penalty=0.7).double()
     head = guide.encoder(X)[1]
-    q = TorchNormal(head[:, :3], torch.exp(5 * torch.tanh(head[:, 3:] / 10)))
+    q = normal(head)
 
     def symmetric(i: int, j: int) -> Tensor:
         p, r = TorchNormal(q.loc[i], q.scale[i]), TorchNormal(q.loc[j], q.scale[j])
@@ -413,12 +409,11 @@ def test_tables_are_fitted_and_inferred_for_new_data(tmp_path: Path) -> None:
     ), "without numbers all rows, as embed has them"
     with pytest.raises(ValueError, match="tables for 200 rows, got 30: say which"):
         svi.evaluate_loss(x[:30], group=group[:30])
-    before = {name: value.clone() for name, value in model.state_dict().items()}
+    before = copy.deepcopy(model.state_dict())
     new, ids = x[:30] + 0.1 * torch.randn(30, 6), group[:30] + 1000
     inferred = infer_tables(model, new, ids, epochs=150, batch_size=30, progress=False)
     assert np.abs(inferred.reconstruct(new, group=ids) - truth[:30, None].numpy()).mean() < 0.5
-    for name, value in model.state_dict().items():
-        assert torch.equal(value, before[name]), name
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
     assert all(p.requires_grad for p in model.parameters())
     SVIRunner(model, guide).save(tmp_path / "run")
     loaded = SVIRunner.load(tmp_path / "run").guide
@@ -452,12 +447,11 @@ def test_a_model_is_left_as_it_is_by_what_learns_after_it() -> None:
     torch.manual_seed(0)
     model = MLVAE((1, 8, 8), 2, 2, Normal(0.3), StridedConvNet((4, 5), hidden=6))
     guide = GroupedGuide(model).train()
-    before = {name: value.clone() for name, value in model.state_dict().items()}
+    before = copy.deepcopy(model.state_dict())
     x, ids = torch.rand(20, 1, 8, 8), torch.arange(20) // 4
     infer_tables(model, x, ids, epochs=2, progress=False)
     learn_to_encode(guide, 40, epochs=2, batch_size=20, progress=False)
-    for name, value in model.state_dict().items():
-        assert torch.equal(value, before[name]), name
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
     assert all(part.training for part in model.modules())
     assert "train" not in vars(model)
 

@@ -4,8 +4,6 @@ latent of all data beside a plate.
 
 from __future__ import annotations
 
-import os
-
 import pyro
 import pyro.distributions as dist
 import torch
@@ -15,8 +13,8 @@ from pyro.infer.autoguide import AutoNormal
 from torch import Tensor
 
 from inference import MeanField_ELBO, ScoreFunction_ELBO
+from tests.draws_of import SEED
 
-SEED = int(os.environ.get("FACETVAE_TEST_SEED", "0"))
 COUNTS = torch.tensor([1.0, 3.0, 2.0], dtype=torch.float64)
 
 

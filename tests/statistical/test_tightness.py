@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 
 import pytest
 import torch
@@ -13,11 +12,10 @@ from guides import AmortizedGuide, FacetGuide, MarginalGuide, VaDEGuide
 from inference import elbo
 from inference.evaluation import log_importance_weights
 from ppl_models import GaussianMixture, SharedMLP, VaDE
-from tests.draws_of import gauss_hermite
+from tests.draws_of import SEED, gauss_hermite
 
 pytestmark = pytest.mark.slow(10)
 
-SEED = int(os.environ.get("FACETVAE_TEST_SEED", "0"))
 GUIDES = {
     "responsibilities": VaDEGuide,
     "z given c": lambda model: AmortizedGuide(model, conditional=True),
