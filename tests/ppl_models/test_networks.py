@@ -71,12 +71,9 @@ def test_table_5s_sizes() -> None:
     encoder, decoder = recipe.encoder((3, 32, 32), (40, 4)), recipe.decoder((3, 32, 32), (20, 2))
 
     def convolutions(network: nn.Module) -> list[tuple[int, int, int, int]]:
-        layers = [
-            part for part in network.modules() if isinstance(part, nn.Conv2d | nn.ConvTranspose2d)
-        ]
         return [
             (part.in_channels, part.out_channels, part.kernel_size[0], part.stride[0])
-            for part in layers
+            for part in layers(network, nn.Conv2d, nn.ConvTranspose2d)
         ]
 
     assert convolutions(encoder.backbones) == [(3, 64, 4, 2), (64, 128, 4, 2)]
@@ -86,16 +83,19 @@ def test_table_5s_sizes() -> None:
         (128, 128, 4, 2),
         (128, 256, 4, 2),
     ]
-    heads = [rung[-1] for rung in encoder.rungs]
-    assert [(head.in_features, head.out_features) for head in heads] == [(3136, 40), (1024, 4)]
+    assert linear_layers(encoder.rungs) == [(3136, 40), (1024, 4)]
     assert convolutions(decoder.backbones) == [(128, 3, 4, 2), (256, 128, 4, 2), (128, 64, 3, 1)]
-    rungs = [part for part in decoder.rungs.modules() if isinstance(part, nn.Linear)]
-    assert [(part.in_features, part.out_features) for part in rungs] == [(20, 16384), (2, 16384)]
+    assert linear_layers(decoder.rungs) == [(20, 16384), (2, 16384)]
 
 
-def linear_layers(module: nn.Module) -> list[tuple[int, int]]:
-    """``(inputs, outputs)`` of each, in the order in which they are built."""
-    return [(m.in_features, m.out_features) for m in module.modules() if isinstance(m, nn.Linear)]
+def layers(network: nn.Module, *kinds: type[nn.Module]) -> list[nn.Module]:
+    """In the order in which they are built."""
+    return [module for module in network.modules() if isinstance(module, kinds)]
+
+
+def linear_layers(network: nn.Module) -> list[tuple[int, int]]:
+    """``(inputs, outputs)`` of each."""
+    return [(layer.in_features, layer.out_features) for layer in layers(network, nn.Linear)]
 
 
 def test_eq_79s_decoder_and_that_of_the_authors() -> None:
@@ -187,8 +187,7 @@ def test_data_dependent_start_gives_every_layer_unit_variance(network: Architect
     # gives.
     trained = encoder_means(guide, x)
     with evaluating(guide):
-        for evaluated, mean in zip(encoder_means(guide, x), trained, strict=True):
-            torch.testing.assert_close(evaluated, mean, atol=0.05, rtol=0.05)
+        torch.testing.assert_close(encoder_means(guide, x), trained, atol=0.05, rtol=0.05)
     assert all(norm.momentum == 0.1 for norm in guide.modules() if isinstance(norm, nn.BatchNorm1d))
 
 
@@ -226,12 +225,8 @@ def _output_moments(module: nn.Module, x: Tensor) -> list[tuple[Tensor, Tensor]]
         flat = output.movedim(1, -1).flatten(0, -2) if output.dim() == 4 else output.flatten(0, -2)
         moments.append((flat.mean(0).detach(), flat.std(0).detach()))
 
-    layers = [
-        part
-        for part in module.modules()
-        if isinstance(part, nn.Linear | nn.Conv2d | nn.ConvTranspose2d)
-    ]
-    hooks = [layer.register_forward_hook(note) for layer in layers]
+    noted = layers(module, nn.Linear, nn.Conv2d, nn.ConvTranspose2d)
+    hooks = [layer.register_forward_hook(note) for layer in noted]
     if isinstance(module, VaDEGuide):
         module.model.decode({name: q.sample() for name, q in module.encode(x).items()})
     else:
@@ -241,16 +236,11 @@ def _output_moments(module: nn.Module, x: Tensor) -> list[tuple[Tensor, Tensor]]
     return moments
 
 
-def layers(network: nn.Module, *kinds: type[nn.Module]) -> list[nn.Module]:
-    return [module for module in network.modules() if isinstance(module, kinds)]
-
-
 def test_the_mlp_is_that_of_table_a_2() -> None:
     encoder, decoder = MLP().encoder((1, 28, 28), [100]), MLP().decoder((1, 28, 28), [50])
-    sizes = [(layer.in_features, layer.out_features) for layer in layers(encoder, nn.Linear)]
-    assert sizes == [(784, 512), (512, 384), (384, 256), (256, 256), (256, 100)]
-    sizes = [(layer.in_features, layer.out_features) for layer in layers(decoder, nn.Linear)]
-    assert sizes == [(50, 256), (256, 256), (256, 384), (384, 512), (512, 784)]
+    sizes = [(784, 512), (512, 384), (384, 256), (256, 256), (256, 100)]
+    assert linear_layers(encoder) == sizes
+    assert linear_layers(decoder) == [(50, 256), (256, 256), (256, 384), (384, 512), (512, 784)]
     for network in (encoder, decoder):
         kinds = [
             type(layer).__name__ for layer in layers(network, nn.Linear, nn.LeakyReLU, nn.Dropout)
@@ -304,11 +294,10 @@ def test_the_resnet_is_that_of_table_a_4(x_shape: tuple[int, ...], sides: tuple[
     encoder, decoder = ResNet().encoder(x_shape, [100]), ResNet().decoder(x_shape, [50])
     seen: dict[str, list[tuple[int, ...]]] = {"in": [], "out": []}
     for key, network in (("in", encoder), ("out", decoder)):
-        for block in network.modules():
-            if isinstance(block, _Block):
-                block.register_forward_hook(
-                    lambda _, args, out, key=key: seen[key].append(tuple(out.shape[1:]))
-                )
+        for block in layers(network, _Block):
+            block.register_forward_hook(
+                lambda _, args, out, key=key: seen[key].append(tuple(out.shape[1:]))
+            )
     encoder(torch.rand(2, *x_shape))
     decoder([torch.randn(2, 50)], torch.ones(1))
     widths = (16, 32, 64, 128, 256, 512)
