@@ -22,6 +22,7 @@ from facetvae.table_rules.sums import (
     share_alike,
 )
 from lab.protocols.embeddings import drawn_embeddings
+from tests.agreement import agreement
 
 # One draw, and in thorough tests two more.
 DRAWS = pytest.mark.parametrize(
@@ -38,11 +39,6 @@ def drawn(
     means = [size * rng.normal(size=(k, 8)) for k in numbers]
     noise = rng.normal(size=(n, 8)) @ (np.eye(8) + 0.3 * rng.normal(size=(8, 8)))
     return sum(m[own] for m, own in zip(means, labels, strict=True)) + noise, labels
-
-
-def agreement(found: list[np.ndarray], labels: list[np.ndarray]) -> list[float]:
-    """Of each labeling with the facet that shares most with it."""
-    return [max(normalized_mutual_info_score(own, each) for each in found) for own in labels]
 
 
 def test_a_density_is_that_of_all_combinations() -> None:
@@ -295,7 +291,7 @@ def test_a_fit_is_that_of_the_sum() -> None:
     embedded = drawn_embeddings(400, (3, 2), (0.3, 0.2), width=64, decay=0.5, seed=2)
     found = MultiFacetClustering(random_state=0).fit(embedded.x)
     assert found.settings_["model"].startswith("linear")
-    assert min(agreement(list(found.labels_.T), embedded.labels)) > 0.9
+    assert min(agreement(found.labels_.T, embedded.labels)) > 0.9
     x = found.encode(embedded.x).astype(float)
     unit = found.reader_.view(x, found.encoding_).unit
     start = facets_that_add_up(x * unit).divided_by(unit)
