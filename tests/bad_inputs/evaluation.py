@@ -153,7 +153,7 @@ METRICS = {
         (
             "range: variates",
             lambda: held_out_correlation(Z, Z, align=True, num_variates=3),
-            "fewer than 3",
+            "2 coordinates have only as many canonical variates, fewer than 3",
         ),
         ("empty: no data", lambda: held_out_correlation(Z[:0], Z[:0]), r"N >= 2, got \(0, 2\)"),
         (

@@ -7,7 +7,6 @@ from __future__ import annotations
 import copy
 import json
 import random
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +17,6 @@ from urllib.request import Request, urlopen
 import numpy as np
 import pytest
 
-from facetvae.explorer.data import open_run
 from facetvae.explorer.explorer import Explorer
 from guides import FacetGuide
 from inference import SVIRunner
@@ -26,9 +24,8 @@ from tests.catalog import EACH, two_facets
 
 pytest.importorskip("dash", reason="needs facetvae[explore]")
 from facetvae.explorer import page as explore_page
-from facetvae.explorer import serve
 from facetvae.explorer import views as explore_views
-from tests.facetvae.test_explore import N, explorer_of
+from tests.facetvae.test_explore import N, explorer_of, served
 
 PLACE = "http://127.0.0.1:8050"
 UPDATE = "/_dash-update-component"
@@ -217,12 +214,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder, guide = tmp_path_factory.mktemp("served"), two_facets()
     run = SVIRunner(guide.model, guide).save(folder / "run")
     np.save(folder / "x.npy", np.random.default_rng(0).random((N, *guide.model.x_shape)))
-    with serve.serving(open_run(run, data=folder / "x.npy"), 0) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield serve.address_of(server).rstrip("/")
-        server.shutdown()
-        thread.join()
+    with served(run, "--data", str(folder / "x.npy")) as found:
+        yield found.rstrip("/")
 
 
 def status(address: str, data: bytes) -> int:

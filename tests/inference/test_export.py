@@ -16,8 +16,7 @@ import pytest
 import torch
 
 from facetvae.estimators import MultiFacetClustering, SemiSupervisedClassifier
-from facetvae.estimators.encoding import EncodingModule, UnskewedModule, encoding_of
-from facetvae.table_rules.skewness import Powers
+from facetvae.estimators.encoding import EncodingModule, encoding_of
 from guides import FacetGuide, InverseAutoregressive, MarginalGuide, VaDEGuide
 from inference import export_predictions
 from ppl_models import (
@@ -139,14 +138,6 @@ def test_the_encoding_of_a_program(x: np.ndarray) -> None:
     encoding = encoding_of(x, None)
     found = EncodingModule(encoding)(torch.as_tensor(x))
     np.testing.assert_allclose(found, encoding.encode(x), 2e-7, 2e-7)
-
-
-def test_the_powers_of_a_program() -> None:
-    """Against scikit-learn's, also where the power is 0 or 2 and values are of both signs."""
-    x = np.random.default_rng(0).normal(size=(50, 4))
-    unskewed = Powers(np.arange(4.0), np.full(4, 2.0), np.array([0.0, 2.0, 0.3, 1.0]))
-    found = UnskewedModule(unskewed)(torch.as_tensor(x))
-    np.testing.assert_allclose(found, unskewed.apply(x), 1e-12, 1e-12)
 
 
 # Reads a program and a batch, where neither Pyro nor this library can be imported.
