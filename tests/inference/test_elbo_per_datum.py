@@ -15,16 +15,8 @@ from scipy.stats import norm
 from guides import FacetGuide, VaDEGuide
 from inference import elbo, elbo_per_datum
 from inference.evaluation import bounds
-from ppl_models import (
-    MFCVAE,
-    DiscretizedLogistic,
-    GaussianMixture,
-    MLPLadder,
-    Normal,
-    SharedMLP,
-    VaDE,
-)
-from tests.catalog import EACH, given
+from ppl_models import MFCVAE, DiscretizedLogistic, GaussianMixture, Normal, SharedMLP, VaDE
+from tests.catalog import EACH, given, of_two
 
 
 def some_data(guide: FacetGuide, n: int = 7) -> torch.Tensor:
@@ -59,14 +51,13 @@ def test_the_mean_over_data_is_the_elbo_on_the_same_draws(
 
 def test_each_datum_has_the_formulas_elbo() -> None:
     """MFCVAE's Eq. 71, written out in NumPy for the draws of z that the guide makes."""
-    facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 3)}
-    guide = VaDEGuide(MFCVAE((6,), facets, Normal(0.25), MLPLadder((8, 9)))).double()
+    guide = VaDEGuide(of_two(Normal(0.25))).double()
     model = guide.model
     x = torch.rand(5, 6, dtype=torch.float64)
     pyro.set_rng_seed(2)
     with torch.no_grad():
         sites = poutine.trace(guide).get_trace(x).nodes
-        z = {name: sites[f"z_{name}"]["value"] for name in facets}
+        z = {name: sites[f"z_{name}"]["value"] for name in model.priors}
         decoded = model.decode(z).mean.numpy()
     expected = norm.logpdf(x.numpy(), decoded, 0.25).sum(-1)
     for name, prior in model.mixtures.items():

@@ -18,9 +18,9 @@ from inference import Checkpoints, Guard, ProgressiveFadeIn, SVIRunner, WarmUp, 
 from inference.schedules import Schedule
 from inference.training.recorder import Recorder, RecordingWarning
 from inference.training.recording import agree, record, recorded
-from ppl_models import MFCVAE, GaussianMixture, MLPLadder, Normal
+from ppl_models import MFCVAE, Normal
 from ppl_models.networks import dense
-from tests.catalog import EACH, OBJECTIVES, PAIRS, given, mlvae, two_facets
+from tests.catalog import EACH, OBJECTIVES, PAIRS, given, mlvae, of_two, two_facets
 from tests.test_contract import data
 
 # Objectives that read values back to the host cannot be recorded; the others with one guide each.
@@ -230,13 +230,13 @@ def test_a_guard_sees_replayed_steps() -> None:
     x = X.clone()
     x[3] = 1e30
 
-    def run(mode: str | None) -> SVIRunner:
-        pyro.set_rng_seed(0)
-        facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 3)}
-        model = MFCVAE((6,), facets, Normal(0.3), MLPLadder((8, 9)))
-        return SVIRunner(model, VaDEGuide(model), guard=Guard("skip"), compile=mode)
+    def build() -> FacetGuide:
+        return VaDEGuide(of_two(Normal(0.3)))
 
-    one, other = (run(mode).fit(x, 4, **SIZES) for mode in (None, "replay"))
+    one, other = (
+        start(build, None, guard=Guard("skip"), compile=mode).fit(x, 4, **SIZES)
+        for mode in (None, "replay")
+    )
     assert [record["skipped"] for record in other.history] == [1, 1, 1, 1]
     assert_same_weights(one, other)
 
@@ -289,8 +289,7 @@ def test_a_replayed_run_resumes_bit_for_bit(tmp_path: Path) -> None:
         small("replay").fit(X, 5, checkpoints=Checkpoints(tmp_path), callbacks=[stop], **SIZES)
     again = Checkpoints(tmp_path, resume=True)
     resumed = small("replay").fit(X, 5, checkpoints=again, callbacks=[lambda *_: None], **SIZES)
-    for (name, a), b in zip(numbers(whole).items(), numbers(resumed).values(), strict=True):
-        assert torch.equal(a, b), name
+    assert_same_weights(whole, resumed, 0)
     with pytest.raises(ValueError, match="differs in callbacks and steps by"):
         small(None).fit(X, 5, checkpoints=again, **SIZES)
 
@@ -353,8 +352,7 @@ def test_recorded_updates_are_the_optimizers_own(guard: Guard) -> None:
             runner.optimizer.register_step_post_hook(lambda *_: None)
         return runner.fit(X, 5, callbacks=[change], **SIZES)
 
-    for (name, a), b in zip(numbers(run(True)).items(), numbers(run(False)).values(), strict=True):
-        assert torch.equal(a, b), name
+    assert_same_weights(run(True), run(False), 0)
 
 
 class ShiftsWhole(VaDEGuide):

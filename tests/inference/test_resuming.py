@@ -4,6 +4,7 @@ is harmed.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import multiprocessing
@@ -31,8 +32,8 @@ from inference.checkpoints.periodic import CheckpointWarning, CheckpointWriter
 from inference.checkpoints.training_state import read, write
 from inference.training import data_source
 from inference.training.data_source import fingerprint
-from ppl_models import MFCVAE, Bernoulli, GaussianMixture, MLPLadder
-from tests.catalog import KINDS, given, two_facets, vade
+from ppl_models import Bernoulli
+from tests.catalog import KINDS, given, of_two, two_facets, vade
 
 pytestmark = pytest.mark.slow(30)
 
@@ -62,18 +63,15 @@ def stopping(monkeypatch: pytest.MonkeyPatch, after_steps: int) -> None:
 
 
 def same(one: SVIRunner, other: SVIRunner) -> None:
-    for name, value in one.loss.state_dict().items():
-        assert torch.equal(other.loss.state_dict()[name], value), name
-    theirs = other.optimizer.state_dict()["state"]
-    for p, moments in one.optimizer.state_dict()["state"].items():
-        for name, value in moments.items():
-            assert torch.equal(torch.as_tensor(theirs[p][name]), torch.as_tensor(value)), (p, name)
+    torch.testing.assert_close(one.loss.state_dict(), other.loss.state_dict(), rtol=0, atol=0)
+    moments = [runner.optimizer.state_dict()["state"] for runner in (one, other)]
+    torch.testing.assert_close(*moments, rtol=0, atol=0)
     without_time = [
         [{**record, "seconds": 0} for record in runner.history] for runner in (one, other)
     ]
     assert without_time[0] == without_time[1]
     assert (one.epoch, one.step) == (other.epoch, other.step)
-    assert all(torch.equal(a, b) for a, b in zip(one.random_state, other.random_state, strict=True))
+    torch.testing.assert_close(one.random_state, other.random_state, rtol=0, atol=0)
 
 
 SIZES: dict[str, Any] = {"epochs": 3, "batch_size": 5, "progress": False}  # three steps an epoch
@@ -308,8 +306,7 @@ REFUSED: list[tuple[str, Callable[[Path], Any]]] = [
 
 def other_prior() -> FacetGuide:
     """As two_facets, the likelihood's threshold apart."""
-    facets = {"style": GaussianMixture(3, 2), "digit": GaussianMixture(4, 3)}
-    return VaDEGuide(MFCVAE((6,), facets, Bernoulli(threshold=0.5), MLPLadder((8, 9))))
+    return VaDEGuide(of_two(Bernoulli(threshold=0.5)))
 
 
 def refit(
@@ -436,7 +433,7 @@ def test_an_altered_state_is_passed_over_and_nothing_is_changed(
     change(state)
     write(path, state)
     (again, *_), callbacks = start(two_facets), calls()
-    weights = {name: tensor.clone() for name, tensor in again.loss.state_dict().items()}
+    weights = copy.deepcopy(again.loss.state_dict())
     with (
         pytest.warns(CheckpointWarning, match=words),
         pytest.raises(ValueError, match="is complete: give another folder"),
@@ -444,9 +441,7 @@ def test_an_altered_state_is_passed_over_and_nothing_is_changed(
         fit(again, callbacks, checkpoints=Checkpoints(tmp_path, resume=True))
     assert (again.epoch, again.history, again.optimizer.state_dict()["state"]) == (0, [], {})
     assert (callbacks[0].done, callbacks[1].best) == (0, None)
-    assert all(
-        torch.equal(tensor, weights[name]) for name, tensor in again.loss.state_dict().items()
-    )
+    torch.testing.assert_close(again.loss.state_dict(), weights, rtol=0, atol=0)
 
 
 class Named(torch.optim.SGD):
@@ -563,8 +558,8 @@ def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
     runner.fit(x, **SIZES, checkpoints=checkpoints).save(folder / "run")
     same_end = start(two_facets)[0].fit(x, **SIZES, checkpoints=checkpoints)
     same(runner, same_end)
-    for name, value in SVIRunner.load(folder / "run").guide.state_dict().items():
-        assert torch.equal(runner.guide.state_dict()[name], value)
+    loaded = SVIRunner.load(folder / "run").guide.state_dict()
+    torch.testing.assert_close(loaded, runner.guide.state_dict(), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "[" * 50 + "]" * 50, '{"digests": 1}'])
@@ -651,5 +646,4 @@ def test_signals(number: signal.Signals, tmp_path: Path) -> None:
     unbroken, x, _ = start(two_facets)
     unbroken.fit(x, epochs=epochs, batch_size=5, progress=False)
     end = torch.load(folder / "end.pt", weights_only=True)
-    for name, value in unbroken.guide.state_dict().items():
-        assert torch.equal(end[name], value), name
+    torch.testing.assert_close(end, unbroken.guide.state_dict(), rtol=0, atol=0)
