@@ -46,10 +46,12 @@ class Schedule(Options):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        # What a base says of its own ``bind`` does not hold for that of this class.
         if "bind" in vars(cls):
-            for name in {"gates_open", "bind_further"} - vars(cls).keys():
-                setattr(cls, name, getattr(Schedule, name))
+            cls.gates_open = vars(cls).get("gates_open", False)
+            inherited = "bind_further" not in vars(cls)
+            if inherited and cls.bind_further is not Schedule.bind_further:
+                # A base's way to go on knows nothing of the ``bind`` that this class has.
+                cls.bind_further = Schedule.bind_further  # type: ignore[method-assign]
 
     @abstractmethod
     def bind(self, model: FacetModel, steps_per_epoch: int, total_steps: int) -> WeightFunction:

@@ -395,9 +395,10 @@ class FacetModel(Program):
         with ScaleSites(scales, required=False), temporarily(self, **opened):
             yield
 
-    def prepare(self, x: Tensor) -> Tensor:
+    def prepare(self, x: Tensor | SparseRows) -> Tensor:
         """A batch in the likelihood's form (:meth:`Likelihood.prepare`) and the model's dtype."""
-        return self.likelihood.prepare(x, self.gates.dtype).to(self.gates.dtype)
+        given = x.dense() if isinstance(x, SparseRows) else x
+        return self.likelihood.prepare(given, self.gates.dtype).to(self.gates.dtype)
 
     def seen(self, x: Tensor) -> Tensor:
         """A batch as encoders read it, ``[B, *features_shape]``: :meth:`Likelihood.features`."""

@@ -105,9 +105,16 @@ def test_parts_make_up_the_whole(
 
 
 def run(
-    rank_of: Any, folder: Path, sizes: dict[str, Any], seed: int = 0, **options: Any
+    rank_of: Any,
+    folder: Path,
+    sizes: dict[str, Any],
+    seed: int = 0,
+    noisy: bool = True,
+    **options: Any,
 ) -> SVIRunner:
-    """A run of one process, or of this one among several."""
+    """A run of one process, or of this one among several; its start is always drawn, as components
+    that start in one place are told apart by rounding alone.
+    """
     pyro.set_rng_seed(seed)
     guide = two_facets().double()
     runner = SVIRunner(guide.model, guide, lr=1e-2, seed=seed, **options)
@@ -115,7 +122,10 @@ def run(
     calls = [lambda runner, record: record.update(called=1), JSONLines(folder / "metrics.jsonl")]
     x = torch.rand(26, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     sizes = {"batch_size": 8, "progress": False, **sizes}
-    return runner.fit(x, callbacks=calls, fabric=rank_of, **sizes)
+    with pytest.MonkeyPatch.context() as patch:
+        if not noisy:
+            without_noise(patch)
+        return runner.fit(x, callbacks=calls, fabric=rank_of, **sizes)
 
 
 def state(runner: SVIRunner) -> dict[str, Any]:
@@ -141,13 +151,10 @@ def several(
 ) -> None:
     """What each process does; it leaves its state in a file."""
     torch.set_num_threads(1)
-    with pytest.MonkeyPatch.context() as patch:
-        if not noisy:
-            without_noise(patch)
-        kept = Checkpoints(folder / "checkpoints", resume=resume) if checkpoints else None
-        sizes = {"epochs": epochs, "checkpoints": kept}
-        runner = run(fabric, folder, sizes, schedule=WarmUp(4), compile=mode)
-        streams = [int(stream.long().sum()) for stream in runner.random_state]
+    kept = Checkpoints(folder / "checkpoints", resume=resume) if checkpoints else None
+    sizes = {"epochs": epochs, "checkpoints": kept}
+    runner = run(fabric, folder, sizes, noisy=noisy, schedule=WarmUp(4), compile=mode)
+    streams = [int(stream.long().sum()) for stream in runner.random_state]
     (folder / f"rank-{fabric.global_rank}.json").write_text(
         json.dumps(state(runner) | {"streams": streams})
     )
@@ -158,14 +165,12 @@ def states(folder: Path, size: int) -> list[Any]:
 
 
 @pytest.mark.parametrize(("size", "mode"), [(2, None), (3, None), (2, "replay")])
-def test_processes_end_where_one_process_ends(
-    size: int, mode: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_end_where_one_process_ends(size: int, mode: str | None, tmp_path: Path) -> None:
     """Draws that are the same for all; batches of 8, 8, 8 and 2 rows."""
     launched(several, size, tmp_path / "many", False, False, False, 4, mode)
     ranks = states(tmp_path / "many", size)
-    without_noise(monkeypatch)
-    alone = state(run(None, tmp_path / "alone", {"epochs": 4}, schedule=WarmUp(4)))
+    how = {"noisy": False, "schedule": WarmUp(4)}
+    alone = state(run(None, tmp_path / "alone", {"epochs": 4}, **how))
     for rank in ranks:
         assert rank["step"] == alone["step"] == 16
         for name, values in alone["parameters"].items():

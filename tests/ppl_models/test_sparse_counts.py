@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pyro.infer import TraceEnum_ELBO
 from scipy import sparse, stats
 
 from guides import VaDEGuide
@@ -107,6 +108,17 @@ def test_where_the_number_of_entries_is_not_read_back_the_rows_are_the_same() ->
     np.testing.assert_array_equal(rows.dense(index), x[index])
     np.testing.assert_array_equal(rows.dense(), x)
     np.testing.assert_array_equal(rows.dense(slice(3, 4)), x[3:4])
+
+
+def test_programs_take_sparse_rows_as_the_dense_ones() -> None:
+    """As Pyro's own SVI calls them."""
+    x = counts()
+    run = guide(Multinomial())
+    losses = []
+    for data in (sparse_rows(sparse.csr_array(x))[2:9], torch.as_tensor(x[2:9])):
+        torch.manual_seed(1)
+        losses.append(TraceEnum_ELBO(max_plate_nesting=1).loss(run.model, run, data))
+    assert losses[0] == losses[1] > 0
 
 
 def test_fingerprints_tell_the_entries() -> None:
